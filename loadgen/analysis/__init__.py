@@ -1,0 +1,1 @@
+"""Pure reading of run folders: summaries, doubts, verdicts.  It must not know live objects or sockets."""

@@ -1,0 +1,1 @@
+"""Experiments: drive a server, leave run folders, read them."""

@@ -1,0 +1,201 @@
+"""The nouns: what is planned, what came back, what a server says of itself, what we conclude.
+
+Frozen and slotted.  Times are ints in nanoseconds of one monotonic clock, counted from the start of the
+run; quantiles are 0 to 1.  This module must not know how anything is sent, stored or shown.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+class Outcome(IntEnum):
+    """How a request ended: a closed list.  `OK` is the only one whose latency enters success percentiles."""
+
+    OK = 0
+    CONNECT = 1  # no connection could be made
+    TIMEOUT = 2  # no complete answer within the kind's timeout, counted from sent
+    REJECTED = 3  # the server said "not now": HTTP 429 and 503, gRPC UNAVAILABLE and RESOURCE_EXHAUSTED
+    HTTP_4XX = 4
+    HTTP_5XX = 5
+    GRPC_STATUS = 6  # any other grpc-status; the number is in `status`
+    PROTOCOL = 7  # bytes that break the protocol
+    STREAM_ENDED_EARLY = 8  # the connection or stream ended before the answer did
+    CANCELLED = 9  # given up by us: an interrupt, or a cancellation that the profile asked for
+    DROPPED = 10  # never sent: the cap was full and the profile says drop
+    CLIENT = 11  # our own fault
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """One planned request: when it is due and what it is."""
+
+    seq: int
+    due_ns: int
+    kind: str
+    phase: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What came of an arrival.  `sent_ns` and `first_ns` are None when that moment never came."""
+
+    sent_ns: int | None
+    first_ns: int | None
+    done_ns: int
+    outcome: Outcome
+    status: int = 0
+    bytes_out: int = 0
+    bytes_in: int = 0
+    detail: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """An arrival and its reply.  `latency_ns == lag_ns + service_ns`, always."""
+
+    arrival: Arrival
+    reply: Reply
+
+    @property
+    def lag_ns(self) -> int | None:
+        """Due to sent: what the client, its cap or its connections added."""
+        return None if self.reply.sent_ns is None else self.reply.sent_ns - self.arrival.due_ns
+
+    @property
+    def service_ns(self) -> int | None:
+        """Sent to done: what the network and the server took."""
+        return None if self.reply.sent_ns is None else self.reply.done_ns - self.reply.sent_ns
+
+    @property
+    def latency_ns(self) -> int:
+        """Due to done: what a user who came at the due time waited."""
+        return self.reply.done_ns - self.arrival.due_ns
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """One input or output of a model.  `shape` is without the batch axis; -1 is a free dimension."""
+
+    name: str
+    datatype: str  # KServe v2: FP32, INT64, BYTES, ...
+    shape: tuple[int, ...]
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFacts:
+    """What the server says of a model before the run.
+
+    `max_batch_size` is 0 when the model takes no batch axis, None when the server does not tell
+    (a KServe v2 server without the configuration extension: `shape` then is the full shape as told).
+    `parameters` are the string parameters of the configuration, e.g. vocab_size and max_length.
+    """
+
+    name: str
+    version: str  # the version asked for; "" leaves the choice to the server
+    versions: tuple[str, ...]
+    max_batch_size: int | None
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] | None = None  # the configuration as served, JSON form
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One tensor of a request: `data` is its KServe v2 raw form (little endian, row-major)."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]  # with the batch axis
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """One variant of a kind: its tensors, its length (tokens a row; None when the kind has none), its rows."""
+
+    tensors: tuple[Tensor, ...]
+    length: int | None
+    items: int  # batch rows; 1 when the model takes no batch axis
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A protocol message ready to be framed: HTTP body or one gRPC message (without its 5-byte prefix)."""
+
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePlan:
+    """One phase, planned in full before the first byte is sent.
+
+    Open loop: `due_ns` has one entry an arrival, ascending, counted from the phase's start.
+    Closed loop: `due_ns` is None; each of `users` sends its next request when its last one ended, until
+    `duration_ns` has passed or `requests` were sent, whichever is set (both: whichever comes first).
+    `kind` indexes the profile's kinds; `draw` chooses the payload variant (`draw % pool size`).  In a
+    closed loop both are cycled.
+    """
+
+    name: str
+    loop: str  # "open" | "closed"
+    measured: bool
+    duration_ns: int | None
+    due_ns: npt.NDArray[np.int64] | None
+    kind: npt.NDArray[np.int16]
+    draw: npt.NDArray[np.uint32]
+    users: int = 0
+    requests: int | None = None
+    think_ns: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything a run will send: the same profile and seed give the same plan, on any machine."""
+
+    seed: int
+    kinds: tuple[str, ...]
+    phases: tuple[PhasePlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Doubt:
+    """A reason not to take a figure at face value, with what to do about it."""
+
+    code: str
+    text: str
+    hint: str
+    invalidates: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What an objective came to.  `observed` is in the objective's unit; None when nothing was measured."""
+
+    objective: str
+    observed: float | None
+    verdict: str  # "pass" | "fail" | "inconclusive"
+    n: int
+
+
+class LoadgenError(Exception):
+    """An error that a user can act on: one line saying what, where, and what is allowed.
+
+    `exit_code` is 2 (usage: the run never started) unless the measurement itself is at fault (3).
+    """
+
+    exit_code = 2
+
+
+class NotMeasuredError(LoadgenError):
+    """The run could not measure anything that can be believed."""
+
+    exit_code = 3

@@ -1,0 +1,1 @@
+"""Summaries as text and HTML.  It computes no figure of its own."""

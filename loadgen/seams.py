@@ -1,0 +1,93 @@
+"""The Protocols, on one page: what the engine asks of a clock, a pacer, a transport and a record sink.
+
+`records` and this page together are the ten-minute reading for a newcomer.  No implementation here.
+"""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from loadgen.records import Outcome, Request
+
+
+class Clock(Protocol):
+    """Monotonic nanoseconds; the origin is arbitrary, one clock serves a whole run."""
+
+    def now_ns(self) -> int: ...
+
+
+class Pacer(Protocol):
+    """Calls back once, at or as soon as possible after an absolute time of the run's clock."""
+
+    def arm(self, at_ns: int, call: Callable[[], None]) -> None:
+        """Replaces whatever was armed before."""
+
+    def close(self) -> None: ...
+
+
+class Prepared(Protocol):
+    """A request's bytes, framed ahead of time by the transport that will send them."""
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes that go on the wire for one sending of it."""
+
+
+class Receiver(Protocol):
+    """Whom a transport tells what became of a request: a plain call, from inside the event loop."""
+
+    def on_reply(
+        self,
+        token: int,
+        sent_ns: int,  # absolute clock; 0 when it was never written
+        first_ns: int,  # first byte of the answer; 0 when none came
+        done_ns: int,
+        outcome: Outcome,
+        status: int,  # HTTP status or grpc-status
+        bytes_in: int,
+        detail: str | None,  # the server's words on a failure, at most a line
+    ) -> None:
+        """Exactly once for each token given to `send`, also after `cancel`; never from within `send`."""
+
+
+class Transport(Protocol):
+    """Moves prepared bytes.  No hidden cap: it opens connections as they are needed.
+
+    `on_body`, when set, is given (token, body) of each complete successful answer before `on_reply`:
+    for HTTP the decoded entity (with its headers as a dict), for gRPC the message; unset on the hot path.
+    """
+
+    def prepare(self, request: Request) -> Prepared: ...
+
+    async def open(self, receiver: Receiver, connections: int) -> None:
+        """Opens that many connections ahead of the load; raises LoadgenError if none can be opened."""
+
+    def send(self, token: int, prepared: Prepared) -> None:
+        """Writes now if a connection is free, else as soon as one is; stamps `sent_ns` before the write."""
+
+    def cancel(self, token: int, outcome: Outcome) -> None:
+        """Gives a request up: ends it with that outcome; unknown or ended tokens are ignored."""
+
+    async def close(self) -> None: ...
+
+
+class RecordSink(Protocol):
+    """Takes one finished request.  Must not block: it is called on the hot path."""
+
+    def append(  # noqa: PLR0913 - one row, one call
+        self,
+        seq: int,
+        phase: int,
+        kind: int,
+        due_ns: int,
+        sent_ns: int,
+        first_ns: int,
+        done_ns: int,
+        length: int,
+        items: int,
+        bytes_out: int,
+        bytes_in: int,
+        outcome: int,
+        status: int,
+        detail: str | None,
+    ) -> None:
+        """Times are counted from the start of the run; -1 stands for "never" and for "no length"."""

@@ -1,0 +1,1 @@
+"""Moves prepared bytes over sockets and stamps them.  It must not know tensors, plans or reports."""
