@@ -1,0 +1,72 @@
+"""Where the load goes: one syntax everywhere, `http://host:8000/base` or `grpc://host:8001`.
+
+Text in, a frozen Target out.  It must not know connections, and it resolves no names.
+"""
+
+import re
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from loadgen.records import LoadgenError
+
+_SCHEMES = {"http": ("http", False, 8000), "https": ("http", True, 8000),
+            "grpc": ("grpc", False, 8001), "grpcs": ("grpc", True, 8001)}  # fmt: skip
+_ALLOWED = "http://host:8000, https://…, grpc://host:8001 or grpcs://…"
+
+
+class TargetError(LoadgenError):
+    """A target that cannot be understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """`protocol` is "http" or "grpc"; `base_path` is "" or "/x/y" without a trailing slash."""
+
+    protocol: str
+    host: str
+    port: int
+    tls: bool = False
+    base_path: str = ""
+
+    @property
+    def url(self) -> str:
+        """The normal form, which `parse_target` reads back to an equal Target."""
+        scheme = self.protocol + ("s" if self.tls else "")
+        return f"{scheme}://{self.authority}{self.base_path}"
+
+    @property
+    def authority(self) -> str:
+        """host:port, an IPv6 address in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
+
+def parse_target(text: str, *, protocol: str | None = None) -> Target:
+    """Reads a target.  A bare `host:port` is http, unless `protocol` says "grpc".
+
+    Raises TargetError: unknown scheme, a scheme at odds with `protocol`, no host, a bad port, a path with
+    gRPC, credentials in the URL (they would end up in files).
+    """
+    given = text.strip()
+    whole = given if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", given) else f"{protocol or 'http'}://{given}"
+    try:
+        parts = urlsplit(whole)
+        port = parts.port
+    except ValueError as why:
+        raise TargetError(f"target {text!r}: {why}; allowed: {_ALLOWED}") from None
+    if parts.scheme not in _SCHEMES:
+        raise TargetError(f"target {text!r}: unknown scheme {parts.scheme!r}; allowed: {_ALLOWED}")
+    kind, tls, default_port = _SCHEMES[parts.scheme]
+    if protocol is not None and kind != protocol:
+        fix = f"{protocol}{'s' if tls else ''}://{parts.netloc}"
+        raise TargetError(f"target {text!r}: the scheme {parts.scheme!r} is not {protocol}; write {fix}")
+    if parts.username is not None or parts.password is not None:
+        raise TargetError("target: credentials do not belong in the address, it is written to files")
+    if not parts.hostname or port == 0:
+        raise TargetError(f"target {text!r}: no {'port' if parts.hostname else 'host'}; allowed: {_ALLOWED}")
+    base = parts.path.rstrip("/")
+    if parts.query or parts.fragment:
+        raise TargetError(f"target {text!r}: '?' and '#' have no place here; allowed: {_ALLOWED}")
+    if base and kind == "grpc":
+        raise TargetError(f"target {text!r}: gRPC has no base path; write {parts.scheme}://{parts.netloc}")
+    return Target(kind, parts.hostname, port or default_port, tls, base)
