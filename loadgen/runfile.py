@@ -1,0 +1,281 @@
+"""The run folder: the wall between measuring and reading.
+
+`RunWriter` appends finished requests to a preallocated block (one `pack_into` each) and hands full blocks
+to a thread that writes them as Arrow record batches, so that a kill loses at most a second of records.
+`read_run` reads what is there, also from a folder whose last batch was cut.  This module must not know
+how requests are sent nor what the figures mean.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import struct
+import sys
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from loadgen.records import LoadgenError, NotMeasuredError, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import pyarrow as pa
+
+FORMAT = 1
+RECORDS, RUN, SERVER, SUMMARY, REPORT = "records.arrow", "run.json", "server.jsonl", "summary.json", "report.html"
+_ROW = struct.Struct("<qhhqqqqiiqqbih")
+_FIELDS = (("seq", "<i8"), ("phase", "<i2"), ("kind", "<i2"), ("due_ns", "<i8"), ("sent_ns", "<i8"),
+           ("first_ns", "<i8"), ("done_ns", "<i8"), ("length", "<i4"), ("items", "<i4"), ("bytes_out", "<i8"),
+           ("bytes_in", "<i8"), ("outcome", "i1"), ("status", "<i4"), ("detail", "<i2"))  # fmt: skip
+ROW_DTYPE = np.dtype(list(_FIELDS))
+_NULLABLE = {"sent_ns", "first_ns", "length"}  # -1 stands for null
+_BLOCK_ROWS = 8192
+_MOST_DETAILS = 1000
+OUTCOMES = [outcome.name.lower() for outcome in Outcome]
+
+
+def new_run_path(name: str, out: Path | None, started: str) -> Path:
+    """Where a run goes: `out` if given, else runs/<time>-<name>; the name is escaped, nothing is overwritten.
+
+    Raises LoadgenError if the folder exists and is not empty or cannot be made.
+    """
+    safe = re.sub(r"[^\w.-]+", "-", name).strip(".-")[:60] or "run"
+    path = out or Path("runs") / f"{re.sub(r'[^0-9T]', '', started)[:15]}-{safe}"
+    number = 2
+    while out is None and path.exists():
+        path = path.with_name(f"{path.name.removesuffix(f'.{number - 1}')}.{number}")
+        number += 1
+    check_run_path(path)
+    return path
+
+
+def check_run_path(path: Path) -> None:
+    """Raises LoadgenError unless `path` can become a run folder: absent, or an empty writable folder."""
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            raise LoadgenError(f"output {path}: exists already; name a folder that does not exist with --out")
+        nearest = path
+        while not nearest.exists():
+            nearest = nearest.parent
+    except OSError as why:
+        raise LoadgenError(f"output {path}: {why.strerror}; name a writable folder with --out") from None
+    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
+        raise LoadgenError(f"output {path}: {nearest} is not a writable folder; choose another with --out")
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Replaces `path` whole or not at all.  Raises LoadgenError naming the path on a full or read-only disk."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
+    try:
+        temporary.write_text(text, encoding="utf-8")
+        temporary.replace(path)
+    except OSError as why:
+        temporary.unlink(missing_ok=True)
+        raise NotMeasuredError(f"cannot write {path}: {why.strerror}") from None
+
+
+class RunWriter:
+    """Writes one run folder as the run goes.  All methods but the writer thread's belong to the event loop."""
+
+    def __init__(
+        self,
+        path: Path,
+        info: dict[str, Any],
+        observe: Callable[[np.ndarray[Any, Any]], None] | None = None,
+    ) -> None:
+        """`info` is run.json; its "phases" and "kinds" name what `append`'s indices mean.
+
+        `observe` is called in the writer thread with each block of rows (ROW_DTYPE).
+        """
+        import pyarrow as pa
+
+        self.path, self.info = path, info
+        self.error: LoadgenError | None = None
+        self._observe = observe
+        self._details: list[str] = []
+        self._detail_index: dict[str, int] = {}
+        self._pack = _ROW.pack_into
+        self._names = {
+            "phase": pa.array([p["name"] for p in info["phases"]], pa.string()),
+            "kind": pa.array([k["name"] for k in info["kinds"]], pa.string()),
+            "outcome": pa.array(OUTCOMES, pa.string()),
+        }
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._file = (path / RECORDS).open("xb", buffering=0)
+            self._stream = pa.ipc.new_stream(self._file, schema())
+        except OSError as why:
+            raise LoadgenError(f"output {path}: {why.strerror}; choose another folder with --out") from None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="loadgen-writer")
+        self._block, self._at = bytearray(_BLOCK_ROWS * _ROW.size), 0
+        self.save()
+
+    def append(  # noqa: PLR0913 - one row, one call
+        self,
+        seq: int,
+        phase: int,
+        kind: int,
+        due_ns: int,
+        sent_ns: int,
+        first_ns: int,
+        done_ns: int,
+        length: int,
+        items: int,
+        bytes_out: int,
+        bytes_in: int,
+        outcome: int,
+        status: int,
+        detail: str | None,
+    ) -> None:
+        """See seams.RecordSink."""
+        self._pack(self._block, self._at, seq, phase, kind, due_ns, sent_ns, first_ns, done_ns, length, items,
+                   bytes_out, bytes_in, outcome, status, -1 if detail is None else self._index(detail))  # fmt: skip
+        self._at += _ROW.size
+        if self._at == len(self._block):
+            self.flush()
+
+    def _index(self, detail: str) -> int:
+        index = self._detail_index.get(detail)
+        if index is None:
+            if len(self._details) >= _MOST_DETAILS:
+                detail = "(one of more than 1000 different texts)"
+                if detail in self._detail_index:
+                    return self._detail_index[detail]
+            index = self._detail_index[detail] = len(self._details)
+            self._details.append(detail)
+        return index
+
+    def flush(self) -> None:
+        """Hands the rows so far to the writer thread; returns at once."""
+        if self._at and self.error is None:
+            block, used = self._block, self._at
+            self._block, self._at = bytearray(_BLOCK_ROWS * _ROW.size), 0
+            self._submit(lambda: self._write(np.frombuffer(block, ROW_DTYPE, used // _ROW.size)))
+
+    def snapshot(self, line: dict[str, Any]) -> None:
+        """Appends one line to server.jsonl."""
+        self._submit(lambda: self._append_line(json.dumps(line)))
+
+    def save(self) -> None:
+        """Writes run.json as `info` stands."""
+        write_atomic(self.path / RUN, json.dumps(self.info, indent=1) + "\n")
+
+    def close(self) -> None:
+        """Writes what is left; after it `error` says whether all rows are on disk."""
+        self.flush()
+        self._thread.shutdown(wait=True)
+        try:
+            self._stream.close()
+            self._file.close()
+        except OSError as why:
+            self.error = self.error or _disk_error(self.path, why)
+
+    def _submit(self, work: Callable[[], None]) -> None:
+        self._thread.submit(work).add_done_callback(self._note)
+
+    def _note(self, done: Future[None]) -> None:
+        why = done.exception()
+        if isinstance(why, OSError):
+            self.error = self.error or _disk_error(self.path, why)
+        elif why is not None:
+            self.error = self.error or NotMeasuredError(f"cannot write {self.path}: {why}")
+
+    def _append_line(self, line: str) -> None:
+        with (self.path / SERVER).open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+    def _write(self, rows: np.ndarray[Any, Any]) -> None:
+        import pyarrow as pa
+
+        def column(name: str) -> pa.Array:
+            values = np.ascontiguousarray(rows[name])
+            if name in self._names:
+                indices = values.astype(np.int16 if name != "outcome" else np.int8)
+                return pa.DictionaryArray.from_arrays(pa.array(indices), self._names[name])
+            if name == "detail":
+                return pa.array([None if i < 0 else self._details[i] for i in values.tolist()], pa.string())
+            return pa.array(values, mask=values < 0) if name in _NULLABLE else pa.array(values)
+
+        self._stream.write_batch(pa.record_batch([column(n) for n, _ in _FIELDS], schema=schema()))
+        if self._observe is not None:
+            self._observe(rows)
+
+
+def schema() -> pa.Schema:
+    """The columns of records.arrow: a public contract."""
+    import pyarrow as pa
+
+    names = {"phase": pa.int16(), "kind": pa.int16(), "outcome": pa.int8()}
+    plain = {"<i8": pa.int64(), "<i4": pa.int32()}
+    return pa.schema(
+        [
+            pa.field(n, pa.dictionary(names[n], pa.string()) if n in names else pa.string() if n == "detail" else plain[t])
+            for n, t in _FIELDS
+        ]
+    )
+
+
+def _disk_error(path: Path, why: OSError) -> NotMeasuredError:
+    return NotMeasuredError(f"cannot write {path}: {why.strerror}; the run stopped, what was written is kept")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run as it lies on disk: run.json, the records table, the lines of server.jsonl."""
+
+    path: Path
+    info: dict[str, Any]
+    records: pa.Table
+    server: list[dict[str, Any]]
+
+
+def read_run(path: Path) -> Run:
+    """Reads a run folder, also one cut short.  Raises LoadgenError if it is none or of a newer format."""
+    import pyarrow as pa
+
+    try:
+        info = json.loads((path / RUN).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise LoadgenError(f"{path}: not a run folder (no {RUN} in it)") from None
+    except NotADirectoryError:
+        raise LoadgenError(f"{path}: not a run folder but a file") from None
+    except OSError as why:
+        raise LoadgenError(f"{path}: cannot read {RUN}: {why.strerror}") from None
+    except ValueError:
+        raise LoadgenError(f"{path}: {RUN} is not readable JSON") from None
+    if not isinstance(info, dict) or not isinstance(info.get("format"), int):
+        raise LoadgenError(f"{path}: {RUN} names no format; not a run folder of loadgen")
+    if info["format"] > FORMAT:
+        raise LoadgenError(f"{path}: format {info['format']} is newer than this loadgen reads ({FORMAT}); upgrade")
+    batches: Sequence[Any] = []
+    try:
+        with pa.OSFile(str(path / RECORDS)) as file, pa.ipc.open_stream(file) as stream:
+            batches = _whole_batches(stream)
+    except (OSError, pa.ArrowInvalid) as why:
+        sys.stderr.write(f"{path}: {RECORDS}: {why}; taken as empty\n")
+    lines = []
+    if (path / SERVER).exists():
+        for line in (path / SERVER).read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(line))
+            except ValueError:
+                break  # the last line of a killed run
+    return Run(path, info, pa.Table.from_batches(batches, schema()), lines)
+
+
+def _whole_batches(stream: Any) -> list[Any]:
+    import pyarrow as pa
+
+    batches = []
+    while True:
+        try:
+            batches.append(stream.read_next_batch())
+        except (StopIteration, OSError, pa.ArrowInvalid):
+            return batches
