@@ -12,7 +12,6 @@ import json
 import os
 import re
 import struct
-import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,7 +28,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 FORMAT = 1
-RECORDS, RUN, SERVER, SUMMARY, REPORT = "records.arrow", "run.json", "server.jsonl", "summary.json", "report.html"
+RECORDS, RUN, SERVER, SUMMARY, REPORT = (
+    "records.arrow",
+    "run.json",
+    "server.jsonl",
+    "summary.json",
+    "report.html",
+)
 _ROW = struct.Struct("<qhhqqqqiiqqbih")
 _FIELDS = (("seq", "<i8"), ("phase", "<i2"), ("kind", "<i2"), ("due_ns", "<i8"), ("sent_ns", "<i8"),
            ("first_ns", "<i8"), ("done_ns", "<i8"), ("length", "<i4"), ("items", "<i4"), ("bytes_out", "<i8"),
@@ -216,7 +221,14 @@ def schema() -> pa.Schema:
     plain = {"<i8": pa.int64(), "<i4": pa.int32()}
     return pa.schema(
         [
-            pa.field(n, pa.dictionary(names[n], pa.string()) if n in names else pa.string() if n == "detail" else plain[t])
+            pa.field(
+                n,
+                pa.dictionary(names[n], pa.string())
+                if n in names
+                else pa.string()
+                if n == "detail"
+                else plain[t],
+            )
             for n, t in _FIELDS
         ]
     )
@@ -240,6 +252,24 @@ def read_run(path: Path) -> Run:
     """Reads a run folder, also one cut short.  Raises LoadgenError if it is none or of a newer format."""
     import pyarrow as pa
 
+    info = _read_info(path)
+    batches: Sequence[Any] = []
+    try:
+        with pa.OSFile(str(path / RECORDS)) as file, pa.ipc.open_stream(file) as stream:
+            batches = _whole_batches(stream)
+    except (OSError, pa.ArrowInvalid):
+        pass  # killed before the first second was over: no records, run.json says what was meant
+    lines = []
+    if (path / SERVER).exists():
+        for line in (path / SERVER).read_text(encoding="utf-8").splitlines():
+            try:
+                lines.append(json.loads(line))
+            except ValueError:
+                break  # the last line of a killed run
+    return Run(path, info, pa.Table.from_batches(batches, schema()), lines)
+
+
+def _read_info(path: Path) -> dict[str, Any]:
     try:
         info = json.loads((path / RUN).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -253,21 +283,10 @@ def read_run(path: Path) -> Run:
     if not isinstance(info, dict) or not isinstance(info.get("format"), int):
         raise LoadgenError(f"{path}: {RUN} names no format; not a run folder of loadgen")
     if info["format"] > FORMAT:
-        raise LoadgenError(f"{path}: format {info['format']} is newer than this loadgen reads ({FORMAT}); upgrade")
-    batches: Sequence[Any] = []
-    try:
-        with pa.OSFile(str(path / RECORDS)) as file, pa.ipc.open_stream(file) as stream:
-            batches = _whole_batches(stream)
-    except (OSError, pa.ArrowInvalid) as why:
-        sys.stderr.write(f"{path}: {RECORDS}: {why}; taken as empty\n")
-    lines = []
-    if (path / SERVER).exists():
-        for line in (path / SERVER).read_text(encoding="utf-8").splitlines():
-            try:
-                lines.append(json.loads(line))
-            except ValueError:
-                break  # the last line of a killed run
-    return Run(path, info, pa.Table.from_batches(batches, schema()), lines)
+        raise LoadgenError(
+            f"{path}: format {info['format']} is newer than this loadgen reads ({FORMAT}); upgrade"
+        )
+    return info
 
 
 def _whole_batches(stream: Any) -> list[Any]:

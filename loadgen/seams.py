@@ -35,7 +35,7 @@ class Prepared(Protocol):
 class Receiver(Protocol):
     """Whom a transport tells what became of a request: a plain call, from inside the event loop."""
 
-    def on_reply(
+    def on_reply(  # noqa: PLR0913 - one call, plain ints
         self,
         token: int,
         sent_ns: int,  # absolute clock; 0 when it was never written

@@ -38,7 +38,7 @@ def parse_rate(text: str) -> float:
     """Events per second of a text such as "200/s", "90/m"; raises UnitError."""
     match = re.fullmatch(_NUMBER + r"/\s*(s|m|h)\s*", str(text))
     if match is None:
-        raise UnitError(f"{text!r} is not a rate: write a number per s, m or h, e.g. \"200/s\"")
+        raise UnitError(f'{text!r} is not a rate: write a number per s, m or h, e.g. "200/s"')
     return float(match[1]) / _PER_NS[match[2]]
 
 

@@ -7,13 +7,13 @@ is used and `kind` says so.  This module must not know what is paced.
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import os
 import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import asyncio
     from collections.abc import Callable
 
     from loadgen.seams import Clock, Pacer

@@ -1,0 +1,342 @@
+"""The careful loop: waits until a request is due, sends it, stamps it, records what came of it.
+
+The only waiting room of the package.  The hot path (`_fire`, `_send`, `on_reply`) makes no task, future or
+object per request: a request is a token, its bytes were framed before, its end is a plain call.
+It must not know tensors, protocols, files or figures.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections import deque
+from dataclasses import dataclass
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, NamedTuple
+
+from loadgen.engine.client import LoopLag
+from loadgen.records import Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from loadgen.records import PhasePlan, Plan
+    from loadgen.seams import Clock, Pacer, Prepared, RecordSink, Transport
+
+_LEAD_NS = 5_000_000  # a phase starts this long after it was set up, so that its first arrival is not late
+_BURST = 64  # a backlog is sent in bites of this many, answers are read in between
+_RETRY_NS = 100_000_000  # a closed-loop user who found no server does not knock faster than this
+_SWEEP_S = 0.01  # how often requests are looked through for timeouts
+
+
+class Shot(NamedTuple):
+    """One payload variant, ready to be sent: framed bytes, its length (-1: has none) and rows."""
+
+    prepared: Prepared
+    length: int
+    items: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cap:
+    """At most `in_flight` requests at once (None: no cap); beyond it an arrival waits or is dropped."""
+
+    in_flight: int | None = None
+    drop: bool = False
+
+
+@dataclass(slots=True)
+class Counts:
+    """The run so far, for a progress line.  Plain counters, read by anyone, written by the loop."""
+
+    due: int = 0
+    sent: int = 0
+    ok: int = 0
+    failed: int = 0
+    dropped: int = 0
+    cap_waits: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseResult:
+    """What the loop saw of one phase besides its records; times from the start of the run."""
+
+    start_ns: int
+    load_end_ns: int  # when the last request could have become due: the planned end, or when it was stopped
+    end_ns: int  # drained
+    max_in_flight: int
+    cap_waits: int
+    cpu_ns: int  # this process, user and system
+    loop_lag_ns: dict[str, int | None]
+
+
+class Engine:
+    """Sends the phases of one plan, one after the other, through one transport."""
+
+    def __init__(  # noqa: PLR0913 - the parts of a run, each chosen in the lab
+        self,
+        plan: Plan,
+        pools: Sequence[Sequence[Shot]],
+        timeouts_ns: Sequence[int],
+        transport: Transport,
+        sink: RecordSink,
+        clock: Clock,
+        make_pacer: Callable[[], Pacer],
+        cap: Cap = Cap(),
+    ) -> None:
+        """`pools` and `timeouts_ns` have one entry a kind of the plan."""
+        self.counts = Counts()
+        self.origin_ns = clock.now_ns()  # the start of the run
+        self._plan, self._pools, self._transport, self._sink = plan, pools, transport, sink
+        self._now = clock.now_ns
+        self._append = sink.append
+        self._pacer, self._lag = make_pacer(), LoopLag(make_pacer(), clock)
+        self._cap = cap.in_flight if cap.in_flight is not None else 2**62
+        self._drop = cap.drop
+        self._inflight: dict[int, tuple[int, int, Shot]] = {}  # token -> due (absolute), kind, shot
+        self._waiting: deque[tuple[int, int, int, Shot]] = deque()
+        self._deadlines: list[deque[tuple[int, int]]] = [deque() for _ in timeouts_ns]
+        self._timeouts = list(timeouts_ns)
+        self._seq_base = 0
+        self._stopped_ns: int | None = None
+        self._phase_index, self._max_in_flight = -1, 0
+        self._done: asyncio.Future[None] | None = None
+
+    # -- one phase ---------------------------------------------------------------------------------
+
+    async def run_phase(self, index: int) -> PhaseResult:
+        """Sends phase `index` and returns when each of its requests has ended."""
+        phase = self._plan.phases[index]
+        loop = asyncio.get_running_loop()
+        self._phase, self._phase_index, self._max_in_flight = phase, index, 0
+        self._kinds, self._draws = phase.kind.data, phase.draw.data  # ints without numpy's cost
+        self._next = self._issued = 0
+        self._done = loop.create_future()
+        waits = self.counts.cap_waits
+        gc.collect()
+        gc.freeze()
+        gc.disable()
+        try:
+            self._start_ns = self._now() + _LEAD_NS
+            cpu = time.process_time_ns()
+            self._lag.start(self._start_ns)
+            self._sweep_handle = loop.call_later(_SWEEP_S, self._sweep)
+            if phase.loop == "open":
+                assert phase.due_ns is not None  # noqa: S101 - by construction of the plan
+                self._dues, self._count = phase.due_ns.data, len(phase.due_ns)
+                self._free = self._free_open
+                self._load_end_ns = self._start_ns + (phase.duration_ns or 0)
+                self._fire()
+            else:
+                self._ready: list[int] = []  # a heap of when thinking users come back
+                self._limit = phase.requests if phase.requests is not None else 2**62
+                self._until = self._start_ns + phase.duration_ns if phase.duration_ns is not None else 2**62
+                self._active, self._load_end_ns = phase.users, 0
+                self._free = self._free_closed
+                self._pacer.arm(self._start_ns, self._start_users)
+            if self._stopped_ns is not None:
+                self._finish_if_idle()
+            await self._done
+            return self._result(phase, time.process_time_ns() - cpu, self.counts.cap_waits - waits)
+        finally:
+            self._sweep_handle.cancel()
+            self._lag.stop()
+            self._seq_base += max(self._next, self._issued)
+            gc.enable()
+
+    def _result(self, phase: PhasePlan, cpu_ns: int, waits: int) -> PhaseResult:
+        end, zero = self._now(), self.origin_ns
+        load_end = end if phase.duration_ns is None else min(end, self._start_ns + phase.duration_ns)
+        if self._stopped_ns is not None:
+            load_end = min(load_end, max(self._stopped_ns, self._start_ns))
+        return PhaseResult(
+            start_ns=self._start_ns - zero,
+            load_end_ns=load_end - zero,
+            end_ns=end - zero,
+            max_in_flight=self._max_in_flight,
+            cap_waits=waits,
+            cpu_ns=cpu_ns,
+            loop_lag_ns=self._lag.distribution(),
+        )
+
+    # -- the open loop -----------------------------------------------------------------------------
+
+    def _fire(self) -> None:
+        """Sends what is due, arms the pacer for what is next."""
+        dues, start, i = self._dues, self._start_ns, self._next
+        last = min(self._count, i + _BURST)
+        kinds, draws, pools, base = self._kinds, self._draws, self._pools, self._seq_base
+        now = self._now() - start
+        while i < last and self._stopped_ns is None:
+            due = dues[i]
+            if due > now:
+                now = self._now() - start
+                if due > now:
+                    break
+            kind = kinds[i]
+            pool = pools[kind]
+            shot = pool[draws[i] % len(pool)]
+            i += 1
+            self._next = i  # before the send: what follows may look at it
+            self.counts.due += 1
+            if len(self._inflight) < self._cap:
+                self._send(base + i - 1, start + due, kind, shot)
+            else:
+                self._full(base + i - 1, start + due, kind, shot)
+        if i >= self._count or self._stopped_ns is not None:
+            self._finish_if_idle()
+        else:  # a backlog left by the bite is in the past: fires on the next turn
+            self._pacer.arm(start + dues[i], self._fire)
+
+    def _full(self, seq: int, due_ns: int, kind: int, shot: Shot) -> None:
+        if self._drop:
+            self._record(seq, due_ns, kind, shot, self._now(), Outcome.DROPPED)
+        else:
+            self.counts.cap_waits += 1
+            self._waiting.append((seq, due_ns, kind, shot))
+
+    def _free_open(self, done_ns: int, outcome: Outcome) -> None:  # noqa: ARG002 - same shape as _free_closed
+        if self._waiting and len(self._inflight) < self._cap:
+            self._send(*self._waiting.popleft())
+        elif self._next >= self._count or self._stopped_ns is not None:
+            self._finish_if_idle()
+
+    # -- the closed loop ---------------------------------------------------------------------------
+
+    def _start_users(self) -> None:
+        for _ in range(self._phase.users):
+            self._next_of_user(self._start_ns)
+
+    def _free_closed(self, done_ns: int, outcome: Outcome) -> None:
+        think = self._phase.think_ns
+        if outcome is Outcome.CONNECT:
+            think = max(think, _RETRY_NS)
+        if not think:
+            self._next_of_user(done_ns)
+            return
+        heappush(self._ready, done_ns + think)
+        self._pacer.arm(self._ready[0], self._fire_thinkers)
+
+    def _fire_thinkers(self) -> None:
+        while self._ready and (self._ready[0] <= self._now() or self._stopped_ns is not None):
+            self._next_of_user(heappop(self._ready))
+        if self._ready:
+            self._pacer.arm(self._ready[0], self._fire_thinkers)
+
+    def _next_of_user(self, due_ns: int) -> None:
+        """A user who is free at `due_ns` sends the next request of the cycle, or leaves."""
+        k = self._issued
+        if k >= self._limit or due_ns >= self._until or self._stopped_ns is not None:
+            self._active -= 1
+            if self._active == 0 or self._stopped_ns is not None:
+                self._finish_if_idle()
+            return
+        self._issued = k + 1
+        at = k % len(self._kinds)
+        kind = self._kinds[at]
+        pool = self._pools[kind]
+        self.counts.due += 1
+        self._send(self._seq_base + k, due_ns, kind, pool[self._draws[at] % len(pool)])
+
+    # -- sending and ending ------------------------------------------------------------------------
+
+    def _send(self, seq: int, due_ns: int, kind: int, shot: Shot) -> None:
+        inflight = self._inflight
+        inflight[seq] = (due_ns, kind, shot)
+        self._max_in_flight = max(self._max_in_flight, len(inflight))
+        self._deadlines[kind].append((self._now() + self._timeouts[kind], seq))
+        self.counts.sent += 1
+        self._transport.send(seq, shot.prepared)
+
+    def on_reply(  # noqa: PLR0913 - seams.Receiver
+        self,
+        token: int,
+        sent_ns: int,
+        first_ns: int,
+        done_ns: int,
+        outcome: Outcome,
+        status: int,
+        bytes_in: int,
+        detail: str | None,
+    ) -> None:
+        """See seams.Receiver."""
+        due_ns, kind, shot = self._inflight.pop(token)
+        zero = self.origin_ns
+        if outcome:
+            self.counts.failed += 1
+        else:
+            self.counts.ok += 1
+        self._append(token, self._phase_index, kind, due_ns - zero, sent_ns - zero if sent_ns else -1,
+                     first_ns - zero if first_ns else -1, done_ns - zero, shot.length, shot.items,
+                     shot.prepared.bytes_out if sent_ns else 0, bytes_in, outcome, status, detail)  # fmt: skip
+        self._free(done_ns, outcome)
+
+    def _record(self, seq: int, due_ns: int, kind: int, shot: Shot, done_ns: int, outcome: Outcome) -> None:
+        """A request that never reached the transport."""
+        zero = self.origin_ns
+        if outcome is Outcome.DROPPED:
+            self.counts.dropped += 1
+        else:
+            self.counts.failed += 1
+        self._append(seq, self._phase_index, kind, due_ns - zero, -1, -1, done_ns - zero, shot.length,
+                     shot.items, 0, 0, outcome, 0, None)  # fmt: skip
+
+    def _sweep(self) -> None:
+        """Ends requests past their timeout; a timeout has the grain of the sweep (10 ms)."""
+        now, inflight = self._now(), self._inflight
+        for deadlines in self._deadlines:
+            while deadlines and (deadlines[0][0] <= now or deadlines[0][1] not in inflight):
+                _, token = deadlines.popleft()
+                if token in inflight:
+                    self._transport.cancel(token, Outcome.TIMEOUT)
+        waiting = self._waiting  # at the cap: who waited a whole timeout gives up unsent
+        while waiting and waiting[0][1] + self._timeouts[waiting[0][2]] <= now:
+            self._record(*waiting.popleft(), now, Outcome.TIMEOUT)
+        self._sweep_handle = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+
+    def _finish_if_idle(self) -> None:
+        """Ends the phase once all its requests have ended and, in an open loop, its planned time is over."""
+        if self._inflight or self._waiting or self._done is None or self._done.done():
+            return
+        if self._stopped_ns is None and self._now() < self._load_end_ns:
+            self._pacer.arm(self._load_end_ns, self._finish_if_idle)
+        else:
+            self._pacer.arm(2**62, _nothing)
+            self._done.set_result(None)
+
+    # -- stopping ----------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """Requests sent (or handed to the transport) and not yet ended."""
+        return len(self._inflight)
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` was called."""
+        return self._stopped_ns is not None
+
+    def stop(self) -> None:
+        """Nothing more is sent; arrivals that wait at the cap end as cancelled.  In-flight ones may finish."""
+        if self._stopped_ns is not None:
+            return
+        self._stopped_ns = now = self._now()
+        while self._waiting:
+            seq, due_ns, kind, shot = self._waiting.popleft()
+            self._record(seq, due_ns, kind, shot, now, Outcome.CANCELLED)
+        self._finish_if_idle()
+
+    def cancel_in_flight(self) -> None:
+        """Ends what is still in flight as cancelled."""
+        for token in list(self._inflight):
+            self._transport.cancel(token, Outcome.CANCELLED)
+
+    def close(self) -> None:
+        """Frees the pacers."""
+        self._pacer.close()
+        self._lag.close()
+
+
+def _nothing() -> None:
+    """Armed far in the future: disarms the pacer."""
