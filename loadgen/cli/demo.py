@@ -1,0 +1,43 @@
+"""`loadgen demo`: a real model on a real Triton, measured, in one command."""
+
+from __future__ import annotations
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from loadgen.cli.progress import Progress
+from loadgen.cli.run import conclude
+
+
+class Protocol(StrEnum):
+    """The two doors of a KServe v2 server."""
+
+    grpc = "grpc"
+    http = "http"
+
+
+def demo(
+    repository: Annotated[Path, typer.Option(help="Where the converted model is kept.")] = Path("model_repository"),
+    protocol: Annotated[Protocol, typer.Option(help="Over which protocol the load goes.")] = Protocol.grpc,
+    out: Annotated[Path | None, typer.Option(help="The run folder to make; default runs/<time>-demo.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the text.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+) -> None:
+    """Converts MiniLM (once), serves it on an embedded Triton, replays mixed lengths, shows the summary.
+
+    Example: loadgen demo --protocol http --out runs/first
+    """
+    from loadgen.convert.options import ConvertOptions
+    from loadgen.lab.demo import MODEL, demo as play
+    from loadgen.runfile import check_run_path
+
+    if out is not None:
+        check_run_path(out)
+    options = ConvertOptions(name=MODEL, repository=repository, replace=True)
+    with Progress(quiet=quiet) as progress:
+        measured = play(options, protocol=protocol, out=out, command=sys.argv, say=progress.say)
+    conclude(measured.path, interrupted=measured.interrupted, as_json=as_json)

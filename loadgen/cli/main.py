@@ -1,0 +1,62 @@
+"""The command line: assembles the verbs, turns errors into one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import typer
+
+from loadgen import __version__
+from loadgen.cli import check, convert, demo, env, profile, report, run, serve
+from loadgen.records import LoadgenError
+
+app = typer.Typer(
+    name="loadgen",
+    help="Measures inference servers: realistic traffic, latency from the due time, batch sizes.\n\n"
+    "Start with: loadgen demo",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+app.command()(demo.demo)
+app.add_typer(serve.app, name="serve")
+app.command()(convert.convert)
+app.command()(run.run)
+app.command()(report.report)
+app.command()(check.check)
+app.add_typer(profile.app, name="profile")
+app.command()(env.env)
+
+
+def _show_version(value: bool) -> None:
+    if value:
+        typer.echo(f"loadgen {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show it."),
+) -> None:
+    """Measures inference servers."""
+
+
+def main() -> None:
+    """Console script.  Exit codes: 0 ok, 1 objective missed, 2 usage, 3 not valid, 130 interrupted."""
+    try:
+        app()
+    except LoadgenError as why:
+        sys.stderr.write(f"error: {why}\n")
+        sys.exit(why.exit_code)
+    except KeyboardInterrupt:
+        sys.stderr.write("interrupted\n")
+        sys.exit(130)
+    except BrokenPipeError:  # `loadgen report | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,81 @@
+"""`loadgen run`: send a traffic profile to a server, leave a run folder, print what it says."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from loadgen.cli.progress import Progress
+from loadgen.records import LoadgenError
+from loadgen.target import parse_target
+from loadgen.units import UnitError, parse_duration
+
+EXAMPLE = (
+    "Example: loadgen run traffic_profiles/steady.yaml --target grpc://127.0.0.1:8001\n\n"
+    "Exit code: 0 ok, 1 an objective was missed, 2 usage, 3 the measurement is not valid or not conclusive, "
+    "130 interrupted."
+)
+
+
+def run(
+    profile: Annotated[Path, typer.Argument(help="A traffic profile (YAML); see `loadgen profile keys`.")],
+    target: Annotated[str | None, typer.Option(help="http://host:8000 or grpc://host:8001; wins over the profile's.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder to make; default runs/<time>-<name>.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Another seed: other arrivals of the same law.")] = None,
+    wait: Annotated[str, typer.Option(help="How long models may take to become ready.")] = "30s",
+    as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the text.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
+) -> None:
+    """Sends a traffic profile to a server and measures it."""
+    from loadgen.lab.run import Order, measure
+    from loadgen.traffic.profile import load_profile
+
+    read = load_profile(profile)
+    where = target or read.target
+    if where is None:
+        raise LoadgenError(f"{profile} names no target: add --target http://host:8000 or grpc://host:8001")
+    try:
+        wait_ns = parse_duration(wait)
+    except UnitError as why:
+        raise LoadgenError(f"--wait: {why}") from None
+    with Progress(quiet=quiet) as progress:
+        order = Order(
+            profile=read,
+            target=parse_target(where),
+            seed=read.seed if seed is None else seed,
+            out=out,
+            command=sys.argv,
+            wait_ns=wait_ns,
+            say=progress.say,
+        )
+        measured = measure(order)
+    conclude(measured.path, interrupted=measured.interrupted, as_json=as_json)
+
+
+def conclude(path: Path, *, interrupted: bool, as_json: bool) -> None:
+    """Writes the reports of a run, prints them, and exits with the code that says how it went."""
+    from rich.console import Console
+
+    from loadgen.report.text import print_summary
+    from loadgen.report.write import write_reports
+
+    summary = write_reports(path)
+    if as_json:
+        typer.echo(json.dumps({"run": str(path), **summary}, indent=1))
+    else:
+        print_summary(summary, Console(highlight=False), path)
+    code = 130 if interrupted else exit_code(summary)
+    if code:
+        raise typer.Exit(code)
+
+
+def exit_code(summary: dict[str, Any]) -> int:
+    """1 when an objective is missed, 3 when the run is not valid or an objective is undecided, else 0."""
+    verdicts = {row["verdict"] for row in summary["slo"]}
+    if not summary["valid"]:
+        return 3
+    return 1 if "fail" in verdicts else 3 if "inconclusive" in verdicts else 0

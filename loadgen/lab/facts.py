@@ -1,0 +1,64 @@
+"""What machine and what software measured: written into every run, printed by `loadgen env`."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import socket
+import sys
+from typing import Any
+
+_PACKAGES = ("numpy", "pyarrow", "uvloop", "hpack", "httptools", "hdrhistogram", "grpcio", "tritonclient", "aiohttp")
+_POLICIES = {0: "SCHED_OTHER", 1: "SCHED_FIFO", 2: "SCHED_RR", 3: "SCHED_BATCH", 5: "SCHED_IDLE"}
+_PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
+
+
+def client_facts() -> dict[str, Any]:
+    """Host, cores, kernel, versions, scheduling: JSON-ready."""
+    import psutil
+
+    return {
+        "host": socket.gethostname(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "memory_bytes": psutil.virtual_memory().total,
+        "load_1m": round(os.getloadavg()[0], 2),
+        "kernel": platform.release(),
+        "libc": " ".join(platform.libc_ver()),
+        "python": platform.python_version(),
+        "loadgen": _version("loadgen"),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "clock": "CLOCK_MONOTONIC",
+        "scheduling": _POLICIES.get(os.sched_getscheduler(0)) if hasattr(os, "sched_getscheduler") else None,
+        "proxies_ignored": sorted(n for n in (*_PROXIES, *map(str.upper, _PROXIES)) if os.environ.get(n)),
+        "workers": 1,
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str | None:
+    if sys.platform != "linux":
+        return platform.processor() or None
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - not a file of ours
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return None
+
+
+def raise_file_limit() -> int:
+    """Lifts the soft limit of open files to the hard one; returns what is allowed now."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard
