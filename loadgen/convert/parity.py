@@ -1,0 +1,170 @@
+"""Does the ONNX file say what PyTorch says, at every size, and does padding change nothing?
+
+Numbers in, numbers out; it must not know how a model was exported or where it goes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.convert.encoder import Encoder, first_line
+from loadgen.records import LoadgenError
+
+MAX_ABS = 1e-4  # FP32: what reordering of sums may cost, and no more
+
+Ints = npt.NDArray[np.int64]
+Floats = npt.NDArray[np.float32]
+Feeds = Mapping[str, Ints]
+Run = Callable[[Feeds], Floats]
+
+ONNX_VS_TORCH = "onnx = torch"
+ALONE_TORCH = "alone = padded, torch"
+ALONE_ONNX = "alone = padded, onnx"
+
+
+class ParityError(LoadgenError):
+    """The export does not say what the model says; the message carries the numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParityPoint:
+    """One comparison over the real (not padded) positions.  `cosine` is the worst vector's."""
+
+    check: str
+    batch: int
+    length: int
+    cosine: float
+    max_abs: float
+    mean_abs: float
+
+    def as_json(self) -> dict[str, str | int | float]:
+        """As it stands in convert.json."""
+        return asdict(self)
+
+
+def points(max_batch: int, max_length: int) -> list[tuple[int, int]]:
+    """(batch, length) to compare at: alone and full, length 1, the longest, odd sizes."""
+    wanted = [(1, 1), (1, max_length), (2, 3), (3, 17), (5, 32), (max_batch, 29), (2, max_length)]
+    return sorted({(min(b, max(max_batch, 1)), min(n, max_length)) for b, n in wanted})
+
+
+def torch_run(encoder: Encoder) -> Run:
+    """The model itself, on numpy."""
+    import torch
+
+    def run(feeds: Feeds) -> Floats:
+        with torch.no_grad():
+            answer = encoder.module(**{name: torch.from_numpy(value) for name, value in feeds.items()})
+        return np.asarray(answer.numpy(), np.float32)
+
+    return run
+
+
+def onnx_run(path: Path) -> Run:
+    """The written file under onnxruntime on the CPU.  Raises ParityError if it does not load."""
+    import onnxruntime
+
+    try:
+        session: Any = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    except Exception as why:  # noqa: BLE001 - onnxruntime's errors have no public base
+        raise ParityError(f"onnxruntime does not load {path.name}: {first_line(why)}") from None
+
+    def run(feeds: Feeds) -> Floats:
+        return np.asarray(session.run(None, dict(feeds))[0], np.float32)
+
+    return run
+
+
+def make_feeds(encoder: Encoder, lengths: Sequence[int], rng: np.random.Generator) -> dict[str, Ints]:
+    """Random rows of those lengths, padded to the longest; ids inside the vocabulary, none of them padding."""
+    width = max(lengths)
+    mask = (np.arange(width) < np.asarray(lengths)[:, None]).astype(np.int64)
+    ids = rng.integers(0, encoder.vocab_size - 1, mask.shape)
+    ids += ids >= encoder.pad_token_id  # skips the padding id, which gives some models other positions
+    types = rng.integers(0, max(encoder.type_vocab_size, 1), mask.shape) * mask
+    values = {
+        "input_ids": np.where(mask == 1, ids, encoder.pad_token_id),
+        "attention_mask": mask,
+        "token_type_ids": types,
+    }
+    return {name: values[name] for name in encoder.inputs}
+
+
+def measure(
+    encoder: Encoder, onnx: Run, sizes: Sequence[tuple[int, int]], seed: int = 0
+) -> list[ParityPoint]:
+    """Every comparison at those sizes, passed or not.  Raises ParityError where a size does not run at all."""
+    rng = np.random.default_rng(seed)
+    torch = torch_run(encoder)
+    found: list[ParityPoint] = []
+    for batch, length in sizes:
+        # One row is as long as asked, the others are shorter: a batch of equals would hide the mask.
+        lengths = [length, *(int(n) for n in rng.integers(1, length + 1, batch - 1))]
+        feeds = make_feeds(encoder, lengths, rng)
+        want, got = torch(feeds), _try(onnx, feeds, batch, length)
+        found.append(_point(ONNX_VS_TORCH, encoder, lengths, want, got, length))
+        if batch > 1:
+            found.append(_alone(ALONE_TORCH, encoder, torch, feeds, lengths, want))
+            found.append(_alone(ALONE_ONNX, encoder, onnx, feeds, lengths, got))
+    return found
+
+
+def require(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> None:
+    """Raises ParityError with the worst point's numbers if any is beyond the threshold (or is not a number)."""
+    # Written so that NaN, which compares with nothing, fails.
+    bad = [point for point in found if not point.max_abs <= max_abs]
+    if bad:
+        worst = max(bad, key=lambda point: np.nan_to_num(point.max_abs, nan=np.inf))
+        raise ParityError(
+            f"parity failed at {len(bad)} of {len(found)} points, worst '{worst.check}' at batch {worst.batch}, "
+            f"length {worst.length}: max abs {worst.max_abs:.3g}, mean abs {worst.mean_abs:.3g}, "
+            f"cosine {worst.cosine:.6f}; allowed is max abs {max_abs:g}; nothing was published"
+        )
+
+
+def _alone(
+    check: str, encoder: Encoder, run: Run, feeds: Feeds, lengths: Sequence[int], padded: Floats
+) -> ParityPoint:  # fmt: skip
+    """Each row run alone at its own length against the same row inside the padded batch."""
+    batch, width = feeds["input_ids"].shape
+    rows = []
+    for row, length in enumerate(lengths):
+        own = {name: np.ascontiguousarray(value[row : row + 1, :length]) for name, value in feeds.items()}
+        rows.append(_try(run, own, 1, length)[0])
+    if not encoder.per_token:
+        return _point(check, encoder, lengths, np.stack(rows), padded, width)
+    want = np.zeros((batch, width, encoder.width), np.float32)
+    for row, answer in enumerate(rows):
+        want[row, : lengths[row]] = answer
+    return _point(check, encoder, lengths, want, padded, width)
+
+
+def _try(run: Run, feeds: Feeds, batch: int, length: int) -> Floats:
+    try:
+        return run(feeds)
+    except Exception as why:  # noqa: BLE001 - onnxruntime's errors have no public base
+        raise ParityError(
+            f"parity: does not run at batch {batch}, length {length}: {first_line(why)}"
+        ) from None
+
+
+def _point(
+    check: str, encoder: Encoder, lengths: Sequence[int], want: Floats, got: Floats, length: int
+) -> ParityPoint:  # fmt: skip
+    batch = len(lengths)
+    if want.shape != got.shape:
+        raise ParityError(
+            f"parity: at batch {batch}, length {length} the shapes differ: {want.shape} and {got.shape}"
+        )
+    if encoder.per_token:
+        real = np.arange(want.shape[1]) < np.asarray(lengths)[:, None]
+        want, got = want[real], got[real]
+    a, b = want.astype(np.float64), got.astype(np.float64)
+    gap = np.abs(a - b)
+    norms = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
+    cosine = (a * b).sum(-1) / np.maximum(norms, 1e-30)
+    return ParityPoint(check, batch, length, float(cosine.min()), float(gap.max()), float(gap.mean()))

@@ -1,0 +1,154 @@
+"""A version of a model appears in the repository whole, or not at all.
+
+Everything is written in a folder beside the destination, flushed to the disk, and renamed; config.pbtxt
+comes last.  It must not know what the files hold.
+"""
+
+import errno
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from loadgen.convert.options import ConvertOptions
+from loadgen.records import LoadgenError
+from loadgen.units import show_bytes
+
+CONFIG = "config.pbtxt"
+
+
+class PublishError(LoadgenError):
+    """A repository that cannot be written, or that already holds the version."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A folder beside the destination, on the same disk: `model` will be renamed, or part of it."""
+
+    model: Path
+    version: Path
+
+
+def refuse_existing(options: ConvertOptions) -> None:
+    """Raises PublishError if the version is there and `replace` was not asked for."""
+    if options.version_folder.exists() and not options.replace:
+        versions = [int(p.name) for p in options.model_folder.iterdir() if p.name.isdigit()]
+        raise PublishError(
+            f"{options.version_folder} exists; publish beside it with --version {max(versions) + 1}, "
+            "or overwrite it with --replace"
+        )
+    if options.model_folder.exists() and not options.model_folder.is_dir():
+        raise PublishError(f"{options.model_folder} is a file; a model needs a folder of that name")
+
+
+@contextmanager
+def staged(options: ConvertOptions, need_bytes: int = 0) -> Iterator[Stage]:
+    """A stage to write into, gone at the end whatever happened.
+
+    Raises PublishError now, not after a minute's export, if the repository is not writable or the disk has
+    less than `need_bytes` free.
+    """
+    repository = options.repository
+    with disk_errors(repository):
+        repository.mkdir(parents=True, exist_ok=True)
+        _sweep(repository)
+        free = shutil.disk_usage(repository).free
+        if free < need_bytes:
+            raise PublishError(
+                f"{repository}: {show_bytes(free)} free, about {show_bytes(need_bytes)} are needed"
+            )
+        top = Path(tempfile.mkdtemp(prefix=f".staging-{os.getpid()}-", dir=repository))
+    try:
+        model = top / options.name
+        version = model / str(options.version)
+        with disk_errors(repository):
+            version.mkdir(parents=True)
+        with disk_errors(repository):
+            yield Stage(model, version)
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+
+
+def publish(stage: Stage, options: ConvertOptions) -> None:
+    """Moves what is staged into place.  Raises PublishError; then the repository is as it was."""
+    with disk_errors(options.repository):
+        _flush(stage.model)
+        refuse_existing(options)  # again: somebody else may have published meanwhile
+        if not options.model_folder.exists():
+            stage.model.rename(options.model_folder)
+        else:
+            _add_version(stage, options)
+        _sync_folder(options.model_folder)
+        _sync_folder(options.repository)
+
+
+def _add_version(stage: Stage, options: ConvertOptions) -> None:
+    """Into a model that may be served right now: other versions are not touched, the config comes last."""
+    old = stage.model.parent / "replaced"
+    there = options.version_folder.exists()
+    if there:
+        options.version_folder.rename(old)
+    try:
+        stage.version.rename(options.version_folder)
+        (stage.model / CONFIG).replace(options.model_folder / CONFIG)
+    except OSError:
+        if options.version_folder.exists():
+            options.version_folder.rename(stage.model.parent / "failed")
+        if there:
+            old.rename(options.version_folder)
+        raise
+
+
+@contextmanager
+def disk_errors(where: Path) -> Iterator[None]:
+    """An OSError of the disk as one line that says what to do."""
+    try:
+        yield
+    except OSError as why:
+        hints = {
+            errno.ENOSPC: "the disk is full; free some space or give another --repository",
+            errno.EDQUOT: "the disk quota is used up; give another --repository",
+            errno.EACCES: "not writable; give another --repository or change its permissions",
+            errno.EPERM: "not writable; give another --repository or change its permissions",
+            errno.EROFS: "on a read-only disk; give another --repository",
+            errno.ENOTDIR: "not a folder; give another --repository",
+            errno.EEXIST: "not a folder; give another --repository",
+        }
+        hint = hints.get(why.errno or 0, f"{why.strerror or why}")
+        raise PublishError(f"{where} cannot be written: {hint}; nothing was published") from None
+
+
+def _flush(folder: Path) -> None:
+    for file in sorted(folder.rglob("*")):
+        if file.is_file():
+            with file.open("rb") as stream:
+                os.fsync(stream.fileno())
+        else:
+            _sync_folder(file)
+    _sync_folder(folder)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sweep(repository: Path) -> None:
+    """Removes stages of conversions that were killed: their process is gone."""
+    for folder in repository.glob(".staging-*"):
+        match = re.match(r"\.staging-(\d+)-", folder.name)
+        if match is None:
+            continue
+        try:
+            os.kill(int(match[1]), 0)
+        except ProcessLookupError:
+            shutil.rmtree(folder, ignore_errors=True)
+        except PermissionError:
+            continue  # somebody else's, and alive

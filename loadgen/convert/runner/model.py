@@ -1,0 +1,204 @@
+"""Serves an ONNX encoder from Triton's python backend: pads the requests of a batch, runs once, splits.
+
+This file is copied beside model.onnx and runs in the server's environment, where there is only numpy and
+onnxruntime: it must not import anything of the package it came from.  Padding never changes an answer,
+and a request that cannot be served fails alone.
+"""
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+try:
+    import triton_python_backend_utils as pb_utils  # type: ignore[import-not-found]
+except ImportError:  # outside Triton, where only the functions below are wanted
+    pb_utils = None
+
+Ints = npt.NDArray[np.int64]
+Array = npt.NDArray[Any]
+Feeds = Mapping[str, Ints]
+Run = Callable[[Feeds], Array]
+
+
+class Refused(Exception):  # noqa: N818 - an answer, not a fault
+    """A request that this model cannot take; the text goes to its sender."""
+
+
+class Limits:
+    """What the model takes, from the parameters of its configuration."""
+
+    def __init__(self, parameters: Mapping[str, str]) -> None:
+        self.vocab_size = int(parameters["vocab_size"])
+        self.max_length = int(parameters["max_length"])
+        self.pad_token_id = int(parameters.get("pad_token_id", 0))
+        self.type_vocab_size = int(parameters.get("type_vocab_size", 0))
+        self.pads = {"input_ids": self.pad_token_id}  # every other input is padded with 0
+
+    def check_shape(self, feeds: Feeds) -> None:
+        """Raises Refused unless each tensor of a request is [rows, length], all alike, and short enough."""
+        shape = feeds["input_ids"].shape
+        if len(shape) != 2 or 0 in shape:  # noqa: PLR2004 - rows and length
+            raise Refused(
+                f"input_ids has the shape {list(shape)}; allowed is [batch, length], both 1 or more"
+            )
+        if shape[1] > self.max_length:
+            raise Refused(f"length {shape[1]} is beyond the model's maximum of {self.max_length}")
+        for name, array in feeds.items():
+            if array.shape != shape:
+                raise Refused(
+                    f"{name} has the shape {list(array.shape)}, input_ids {list(shape)}; they must agree"
+                )
+
+    def check_values(self, feeds: Feeds) -> None:
+        """Raises Refused if an id is in no table: the lookup would fail, and with it the whole batch."""
+        for name, size in (("input_ids", self.vocab_size), ("token_type_ids", self.type_vocab_size)):
+            array = feeds.get(name)
+            if array is None or array.size == 0:
+                continue
+            low, high = int(array.min()), int(array.max())
+            if low < 0 or high >= size:
+                raise Refused(f"{name} holds {low if low < 0 else high}; allowed is 0..{size - 1}")
+
+
+def pad_concat(arrays: Sequence[Ints], width: int, fill: int) -> Ints:
+    """Arrays [rows, length] one below the other, each padded on the right to `width` with `fill`."""
+    if all(array.shape[1] == width for array in arrays):
+        return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+    out = np.full((sum(len(array) for array in arrays), width), fill, np.int64)
+    row = 0
+    for array in arrays:
+        rows, length = array.shape
+        out[row : row + rows, :length] = array
+        row += rows
+    return out
+
+
+def split(answer: Array, shapes: Sequence[tuple[int, int]], per_token: bool) -> list[Array]:
+    """The answer of a whole batch cut back into each request's own [rows, length] of `shapes`."""
+    parts: list[Array] = []
+    row = 0
+    for rows, length in shapes:
+        part = answer[row : row + rows]
+        if per_token and part.shape[1] != length:
+            part = np.ascontiguousarray(part[:, :length])
+        parts.append(part)
+        row += rows
+    return parts
+
+
+def run_batch(run: Run, batch: Sequence[Feeds], limits: Limits, per_token: bool) -> list[Array]:
+    """One run for all requests of `batch`, a list of {input name: int64 [rows, length]}."""
+    shapes = [(len(feeds["input_ids"]), feeds["input_ids"].shape[1]) for feeds in batch]
+    width = max(length for _, length in shapes)
+    joined = {
+        name: pad_concat([feeds[name] for feeds in batch], width, limits.pads.get(name, 0))
+        for name in batch[0]
+    }
+    limits.check_values(joined)
+    return split(run(joined), shapes, per_token)
+
+
+def answer_all(
+    run: Run, batch: Sequence[Feeds | Exception], limits: Limits, per_token: bool
+) -> list[Array | Exception]:
+    """An array or an exception for each request, in order.
+
+    Values are checked once for the whole batch.  Only if that, or the run, fails is each request tried on
+    its own, so that one bad request costs the others time and nothing else.
+    """
+    answers: dict[int, Array | Exception] = {}
+    good: dict[int, Feeds] = {}
+    for at, feeds in enumerate(batch):
+        if isinstance(feeds, Exception):
+            answers[at] = feeds
+            continue
+        try:
+            limits.check_shape(feeds)
+            good[at] = feeds
+        except Refused as why:
+            answers[at] = why
+    try:
+        parts = run_batch(run, list(good.values()), limits, per_token) if good else []
+        answers.update(zip(good, parts, strict=True))
+    except Exception as why:  # noqa: BLE001 - whatever it is, its sender hears it
+        if len(good) == 1:
+            answers.update(dict.fromkeys(good, why))
+        else:
+            answers.update((at, answer_all(run, [feeds], limits, per_token)[0]) for at, feeds in good.items())
+    return [answers[at] for at in range(len(batch))]
+
+
+def default_threads(instances: int) -> int:
+    """The cores this process may use, shared among the instances; at least one each."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, instances))
+
+
+def open_session(path: Path, threads: int) -> Any:
+    """An onnxruntime session; its idle threads sleep, since client and server may share the machine."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+
+
+class TritonPythonModel:
+    """The three calls that Triton makes."""
+
+    def initialize(self, args: Mapping[str, str]) -> None:
+        """Reads the configuration and loads model.onnx from this version's folder."""
+        config = json.loads(args["model_config"])
+        parameters = {key: value["string_value"] for key, value in config.get("parameters", {}).items()}
+        self.limits = Limits(parameters)
+        self.inputs = [(tensor["name"], tensor.get("optional", False)) for tensor in config["input"]]
+        output = config["output"][0]
+        self.output = output["name"]
+        self.per_token = len(output["dims"]) > 1  # [length, width] beside the batch axis
+        instances = sum(group.get("count", 1) for group in config.get("instance_group", [])) or 1
+        threads = int(parameters.get("threads", 0)) or default_threads(instances)
+        folder = Path(args["model_repository"]) / args["model_version"]
+        self.session = open_session(folder / "model.onnx", threads)
+
+    def execute(self, requests: Sequence[Any]) -> list[Any]:
+        """One response a request, in order."""
+        batch = [self.read(request) for request in requests]
+        answers = answer_all(self.run, batch, self.limits, self.per_token)
+        return [self.respond(answer) for answer in answers]
+
+    def run(self, feeds: Feeds) -> Array:
+        """The model, once."""
+        answer: Array = self.session.run(None, feeds)[0]
+        return answer
+
+    def read(self, request: Any) -> Feeds | Exception:
+        """{name: int64 array}, an optional input that was left out as zeros; or the reason why not."""
+        feeds: dict[str, Ints] = {}
+        try:
+            for name, optional in self.inputs:
+                tensor = pb_utils.get_input_tensor_by_name(request, name)
+                if tensor is not None:
+                    feeds[name] = tensor.as_numpy()
+                elif optional:
+                    feeds[name] = np.zeros_like(feeds["input_ids"])
+                else:
+                    return Refused(f"the input {name} is missing")
+        except Exception as why:  # noqa: BLE001 - this request's, not the batch's
+            return why
+        return feeds
+
+    def respond(self, answer: Array | Exception) -> Any:
+        """An array as the output tensor, an exception as this request's error."""
+        if isinstance(answer, Exception):
+            return pb_utils.InferenceResponse(error=pb_utils.TritonError(str(answer)))
+        return pb_utils.InferenceResponse([pb_utils.Tensor(self.output, answer)])
+
+    def finalize(self) -> None:
+        """Lets the session go."""
+        self.session = None
