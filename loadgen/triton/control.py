@@ -1,0 +1,180 @@
+"""The control plane of any KServe v2 server: what it is, what a model is, its counters, load and unload.
+
+    async with Control(parse_target("grpc://host:8001")) as control:
+        facts = await control.model_facts("minilm")
+
+Works alike over HTTP and gRPC.  It must not know the load: nothing here is on the hot path.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from loadgen.records import LoadgenError, ModelFacts
+from loadgen.target import Target
+from loadgen.triton.facts import model_facts
+from loadgen.triton.grpc_link import GrpcLink
+from loadgen.triton.links import HttpLink, Link, NoServerError, ServerSaidError
+from loadgen.triton.words import load_failure, not_serving, one_line
+
+_POLL_S = 0.02
+_LOAD_S = 1800.0  # an engine may be built while loading
+
+
+class Control:
+    """One target.  Every method raises LoadgenError in words: no server, unknown model, model not loaded."""
+
+    def __init__(
+        self,
+        target: Target,
+        *,
+        timeout_ns: int = 10 * 10**9,  # for one answer; loads have their own limit
+        log: Path | None = None,  # the server's log, if it is here: some reasons are only told there
+        tls: Any = None,  # ssl.SSLContext for https, grpc.ChannelCredentials for grpcs
+    ) -> None:
+        self.target = target
+        self._log = log
+        kind = GrpcLink if target.protocol == "grpc" else HttpLink
+        self._link: Link = kind(target, timeout_s=timeout_ns / 1e9, tls=tls)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        await self._link.close()
+
+    async def server_live(self) -> bool:
+        return await self._link.live()
+
+    async def server_ready(self) -> bool:
+        """False while any model loads, although others serve: ask for the model's own."""
+        return await self._link.ready()
+
+    async def model_ready(self, model: str, version: str = "") -> bool:
+        return await self._link.model_ready(model, version)
+
+    async def server_metadata(self) -> dict[str, Any]:
+        """{"name", "version", "extensions"}."""
+        try:
+            return await self._link.metadata()
+        except ServerSaidError as why:
+            raise self._unexpected("its metadata", why) from None
+
+    async def model_facts(self, model: str, version: str = "") -> ModelFacts:
+        """Metadata and configuration in one; without the configuration extension, metadata alone."""
+        try:
+            metadata = await self._link.model_metadata(model, version)
+        except ServerSaidError as why:
+            raise await self._not_serving(model, version, why) from None
+        config: dict[str, Any] | None = None
+        try:
+            config = await self._link.config(model, version)
+        except ServerSaidError as why:
+            if not why.absent:
+                raise self._unexpected(f"the configuration of {model!r}", why) from None
+        return model_facts(version, metadata, config)
+
+    async def statistics(self, model: str, version: str = "") -> dict[str, Any]:
+        """The counters of one loaded version since its load; of the highest if none is named."""
+        rows = await self.all_statistics(model, version)
+        if not rows:
+            raise LoadgenError(f"{self.target.url} has no statistics of model {model!r}")
+        return max(rows, key=lambda row: int(row["version"]) if str(row["version"]).isdigit() else 0)
+
+    async def all_statistics(self, model: str = "", version: str = "") -> list[dict[str, Any]]:
+        """The counters of every loaded version of a model, or of every model."""
+        try:
+            answer = await self._link.statistics(model, version)
+        except ServerSaidError as why:
+            if why.absent and (not model or await self.model_ready(model, version)):
+                raise LoadgenError(f"{self.target.url} has no statistics extension") from None
+            raise await self._not_serving(model, version, why) from None
+        return list(answer["model_stats"])
+
+    async def repository_index(self) -> list[dict[str, Any]]:
+        """[{"name", "version"?, "state"?, "reason"?}]: a model never loaded has a name only."""
+        try:
+            return await self._link.index()
+        except ServerSaidError as why:
+            raise self._unexpected("its repository index", why) from None
+
+    async def load(self, model: str, config: Mapping[str, Any] | None = None) -> None:
+        """Loads and returns when the server says it has; with a configuration (JSON form) always reloads.
+
+        A plain load of a loaded model whose files did not change does nothing.
+        """
+        mark = len(self._server_log())
+        try:
+            await self._link.load(model, None if config is None else json.dumps(config), _LOAD_S)
+        except ServerSaidError as why:
+            log = self._server_log()[mark:]
+            raise LoadgenError(load_failure(model, why.message, log, await self._names())) from None
+
+    async def unload(self, model: str, timeout_ns: int = 60 * 10**9) -> None:
+        """Asks, and waits until requests in flight are drained and the model is gone."""
+        known = await self._names()
+        if known is not None and model not in known:
+            raise LoadgenError(not_serving(model, "", await self.repository_index(), self.target.url))
+        try:
+            await self._link.unload(model)
+        except ServerSaidError as why:
+            raise self._unexpected(f"to unload {model!r}", why) from None
+        deadline = time.monotonic_ns() + timeout_ns
+        while states := [
+            row["state"]
+            for row in await self.repository_index()
+            if row["name"] == model and row.get("state", "UNAVAILABLE") != "UNAVAILABLE"
+        ]:
+            if time.monotonic_ns() > deadline:
+                raise LoadgenError(
+                    f"model {model!r} is still {states[0]} {timeout_ns / 1e9:g} s after its unload: "
+                    "are requests in flight?"
+                )
+            await asyncio.sleep(_POLL_S)
+
+    async def wait_model_ready(self, model: str, version: str = "", timeout_ns: int = 60 * 10**9) -> None:
+        """Until the model itself says it is ready; a server that does not answer yet is waited for too."""
+        deadline = time.monotonic_ns() + timeout_ns
+        while True:
+            absent: NoServerError | None = None
+            try:
+                if await self._link.model_ready(model, version):
+                    return
+            except NoServerError as why:
+                absent = why
+            if time.monotonic_ns() > deadline:
+                break
+            await asyncio.sleep(_POLL_S)
+        waited = f"after {timeout_ns / 1e9:g} s of waiting"
+        if absent is not None:
+            raise NoServerError(f"{absent} ({waited})")
+        ready = "ready" if await self._link.ready() else "not ready"
+        why_not = await self._not_serving(model, version, ServerSaidError("", "not ready"))
+        raise LoadgenError(f"{waited}: {why_not} (the server itself is {ready})")
+
+    async def _not_serving(self, model: str, version: str, why: ServerSaidError) -> LoadgenError:
+        try:
+            index = await self._link.index()
+        except ServerSaidError:  # no repository extension
+            return self._unexpected(f"model {model!r}", why)
+        return LoadgenError(not_serving(model, version, index, self.target.url))
+
+    async def _names(self) -> list[str] | None:
+        try:
+            return sorted({row["name"] for row in await self._link.index()})
+        except (ServerSaidError, NoServerError):
+            return None
+
+    def _unexpected(self, what: str, why: ServerSaidError) -> LoadgenError:
+        return LoadgenError(
+            f"{self.target.url} refused {what}: {one_line(why.message) or why.status} ({why.status})"
+        )
+
+    def _server_log(self) -> str:
+        return self._log.read_text(errors="replace") if self._log and self._log.exists() else ""

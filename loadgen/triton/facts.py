@@ -1,0 +1,62 @@
+"""A model's metadata and configuration, read into ModelFacts.
+
+Pure: JSON forms in, nouns out.  It must not know which protocol told them.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from loadgen.records import ModelFacts, TensorSpec
+
+
+def datatype(config_type: str) -> str:
+    """KServe's name of a configuration's type: TYPE_INT64 is INT64, TYPE_STRING is BYTES."""
+    name = config_type.removeprefix("TYPE_")
+    return "BYTES" if name == "STRING" else name
+
+
+def model_facts(version: str, metadata: Mapping[str, Any], config: Mapping[str, Any] | None) -> ModelFacts:
+    """`version` is the one asked for.  Without a configuration the shapes are the full ones, as told."""
+    versions = tuple(str(v) for v in metadata.get("versions") or ())
+    if config is None:
+        return ModelFacts(
+            name=metadata["name"],
+            version=version,
+            versions=versions,
+            max_batch_size=None,
+            inputs=_told(metadata.get("inputs")),
+            outputs=_told(metadata.get("outputs")),
+        )
+    texts = {
+        key: value["string_value"]
+        for key, value in (config.get("parameters") or {}).items()
+        if "string_value" in value
+    }
+    return ModelFacts(
+        name=metadata["name"],
+        version=version,
+        versions=versions,
+        max_batch_size=int(config.get("max_batch_size") or 0),
+        inputs=_configured(config.get("input")),
+        outputs=_configured(config.get("output")),
+        parameters=texts,
+        config=config,
+    )
+
+
+def _told(tensors: Any) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(t["name"], t["datatype"], tuple(int(d) for d in t["shape"])) for t in tensors or ()
+    )
+
+
+def _configured(tensors: Any) -> tuple[TensorSpec, ...]:
+    return tuple(
+        TensorSpec(
+            t["name"],
+            datatype(t["data_type"]),
+            tuple(int(d) for d in t.get("dims") or ()),
+            bool(t.get("optional")),
+        )
+        for t in tensors or ()
+    )

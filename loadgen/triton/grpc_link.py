@@ -1,0 +1,157 @@
+"""The control plane's questions over gRPC, and protobuf messages in the JSON form of the HTTP side.
+
+It must not know what the answers mean, nor repeat or wait for anything.
+"""
+
+import asyncio
+import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from loadgen.target import Target
+from loadgen.triton.links import ServerSaidError, no_server, plain_words
+
+
+class GrpcLink:
+    """One channel, straight to the target, without limits on message sizes."""
+
+    def __init__(self, target: Target, *, timeout_s: float, tls: Any = None) -> None:
+        self._target = target
+        self._timeout_s = timeout_s
+        self._tls = tls  # grpc.ChannelCredentials; the system's roots for grpcs:// when None
+        self._channel: Any = None
+        self._stub: Any = None
+
+    async def live(self) -> bool:
+        return bool((await self._call("ServerLive")).live)
+
+    async def ready(self) -> bool:
+        return bool((await self._call("ServerReady")).ready)
+
+    async def model_ready(self, model: str, version: str) -> bool:
+        with suppress(ServerSaidError):  # MLServer answers NOT_FOUND where Triton says "not ready"
+            return bool((await self._call("ModelReady", name=model, version=version)).ready)
+        return False
+
+    async def metadata(self) -> dict[str, Any]:
+        return plain(await self._call("ServerMetadata"))
+
+    async def model_metadata(self, model: str, version: str) -> dict[str, Any]:
+        return plain(await self._call("ModelMetadata", name=model, version=version))
+
+    async def config(self, model: str, version: str) -> dict[str, Any]:
+        return plain((await self._call("ModelConfig", name=model, version=version)).config)
+
+    async def statistics(self, model: str, version: str) -> dict[str, Any]:
+        return plain(await self._call("ModelStatistics", name=model, version=version))
+
+    async def index(self) -> list[dict[str, Any]]:
+        rows = plain(await self._call("RepositoryIndex"))["models"]
+        return [{key: value for key, value in row.items() if value} for row in rows]
+
+    async def load(self, model: str, config: str | None, timeout_s: float) -> None:
+        parameters = {} if config is None else {"config": {"string_param": config}}
+        await self._call("RepositoryModelLoad", timeout_s, model_name=model, parameters=parameters)
+
+    async def unload(self, model: str) -> None:
+        await self._call("RepositoryModelUnload", model_name=model)
+
+    async def close(self) -> None:
+        if self._channel is not None:
+            await self._channel.close()
+            self._channel = self._stub = None
+
+    async def _call(self, name: str, timeout_s: float | None = None, /, **fields: Any) -> Any:
+        import grpc
+        from tritonclient.grpc import service_pb2
+
+        stub = self._open()
+        request = getattr(service_pb2, f"{name}Request")()
+        for key, value in fields.items():
+            if isinstance(value, Mapping):
+                for inner, parameter in value.items():
+                    getattr(request, key)[inner].string_param = parameter["string_param"]
+            else:
+                setattr(request, key, value)
+        limit_s = timeout_s or self._timeout_s
+        try:
+            return await getattr(stub, name)(request, timeout=limit_s)
+        except grpc.aio.AioRpcError as why:
+            code, details = why.code(), why.details() or ""
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                raise no_server(self._target, f"no answer within {limit_s:g} s") from None
+            if code is grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION.search(details):
+                raise no_server(self._target, _grpc_reason(details)) from None
+            absent = code is grpc.StatusCode.UNIMPLEMENTED
+            raise ServerSaidError(code.name, details, absent=absent) from None
+        except (asyncio.InvalidStateError, grpc.aio.UsageError) as why:
+            raise no_server(self._target, str(why)) from None
+
+    def _open(self) -> Any:
+        if self._stub is None:
+            import grpc
+            from tritonclient.grpc import service_pb2_grpc
+
+            options = [
+                ("grpc.enable_http_proxy", 0),
+                ("grpc.max_send_message_length", -1),
+                ("grpc.max_receive_message_length", -1),
+                ("grpc.use_local_subchannel_pool", 1),  # no back-off inherited from another channel
+            ]
+            if self._target.tls:
+                credentials = self._tls or grpc.ssl_channel_credentials()
+                self._channel = grpc.aio.secure_channel(self._target.authority, credentials, options)
+            else:
+                self._channel = grpc.aio.insecure_channel(self._target.authority, options)
+            self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+        return self._stub
+
+
+_NO_CONNECTION = re.compile(
+    r"failed to connect|connection (?:refused|reset)|socket closed|resolution|resolve|http1|handshake|tls|ssl|"
+    r"endpoint closing|broken pipe|timed? ?out|no route|unreachable|goaway",
+    re.IGNORECASE,
+)
+
+
+def _grpc_reason(details: str) -> str:
+    lowered = details.lower()
+    if "http1" in lowered or "http/1" in lowered:
+        return "it speaks HTTP/1.1, not gRPC (is this the HTTP port?)"
+    for known in ("connection refused", "connection reset", "socket closed"):
+        if known in lowered:
+            return known
+    return plain_words(details)
+
+
+def plain(message: Any) -> dict[str, Any]:
+    """The JSON form of a protobuf message as Triton's HTTP side writes it: every plain field is there,
+    64-bit ints stay ints, enums are names, messages that were not set are left out.
+    """
+    result: dict[str, Any] = {}
+    for field in message.DESCRIPTOR.fields:
+        value = getattr(message, field.name)
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            inner = field.message_type.fields_by_name["value"]
+            result[field.name] = {str(key): _value(inner, item) for key, item in value.items()}
+        elif _repeated(field):
+            result[field.name] = [_value(field, item) for item in value]
+        elif field.has_presence and not message.HasField(field.name):
+            continue
+        else:
+            result[field.name] = _value(field, value)
+    return result
+
+
+def _repeated(field: Any) -> bool:
+    known = getattr(field, "is_repeated", None)  # protobuf 6 and later; before, a label
+    return bool(field.label == field.LABEL_REPEATED if known is None else known)
+
+
+def _value(field: Any, value: Any) -> Any:
+    if field.message_type is not None:
+        return plain(value)
+    if field.enum_type is not None:
+        return field.enum_type.values_by_number[value].name
+    return value

@@ -1,0 +1,156 @@
+"""How the control plane's questions travel: the Link, and KServe v2's own calls over HTTP.
+
+Every link gives the same JSON forms (ints as ints), so nothing above can tell which one it has.
+Links must not know what the answers mean, nor repeat or wait for anything.
+"""
+
+import json
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
+
+from loadgen.records import LoadgenError
+from loadgen.target import Target
+
+if TYPE_CHECKING:
+    import ssl
+
+    import aiohttp
+
+_OK = 200
+
+
+class NoServerError(LoadgenError):
+    """Nothing answers at the target."""
+
+
+@dataclass
+class ServerSaidError(Exception):
+    """The server refused.  `absent` is True when it has no such call at all (an extension it lacks)."""
+
+    status: str  # "HTTP 404", "NOT_FOUND"
+    message: str
+    absent: bool = False
+
+
+class Link(Protocol):
+    """Raises NoServerError, ServerSaidError.  An empty version leaves the choice to the server."""
+
+    async def live(self) -> bool: ...
+    async def ready(self) -> bool: ...
+    async def model_ready(self, model: str, version: str) -> bool: ...
+    async def metadata(self) -> dict[str, Any]: ...
+    async def model_metadata(self, model: str, version: str) -> dict[str, Any]: ...
+    async def config(self, model: str, version: str) -> dict[str, Any]: ...
+    async def statistics(self, model: str, version: str) -> dict[str, Any]: ...
+    async def index(self) -> list[dict[str, Any]]: ...
+    async def load(self, model: str, config: str | None, timeout_s: float) -> None: ...
+    async def unload(self, model: str) -> None: ...
+    async def close(self) -> None: ...
+
+
+def no_server(target: Target, why: str) -> NoServerError:
+    return NoServerError(f"no server answers at {target.url}: {why}; is it running? (loadgen serve start)")
+
+
+class HttpLink:
+    """Its own session, straight to the target: no proxy and no settings from the environment."""
+
+    def __init__(self, target: Target, *, timeout_s: float, tls: "ssl.SSLContext | None" = None) -> None:
+        self._target = target
+        self._timeout_s = timeout_s
+        self._tls = tls
+        self._session: aiohttp.ClientSession | None = None
+
+    async def live(self) -> bool:
+        return (await self._send("GET", "/v2/health/live"))[0] == _OK
+
+    async def ready(self) -> bool:
+        return (await self._send("GET", "/v2/health/ready"))[0] == _OK
+
+    async def model_ready(self, model: str, version: str) -> bool:
+        return (await self._send("GET", f"{_path(model, version)}/ready"))[0] == _OK
+
+    async def metadata(self) -> dict[str, Any]:
+        return _dict(await self._json("GET", "/v2"))
+
+    async def model_metadata(self, model: str, version: str) -> dict[str, Any]:
+        return _dict(await self._json("GET", _path(model, version)))
+
+    async def config(self, model: str, version: str) -> dict[str, Any]:
+        return _dict(await self._json("GET", f"{_path(model, version)}/config"))
+
+    async def statistics(self, model: str, version: str) -> dict[str, Any]:
+        path = f"{_path(model, version)}/stats" if model else "/v2/models/stats"
+        return _dict(await self._json("GET", path))
+
+    async def index(self) -> list[dict[str, Any]]:
+        answer = await self._json("POST", "/v2/repository/index", {})
+        return [_dict(row) for row in answer] if isinstance(answer, list) else []
+
+    async def load(self, model: str, config: str | None, timeout_s: float) -> None:
+        body = {} if config is None else {"parameters": {"config": config}}
+        await self._json("POST", f"/v2/repository/models/{quote(model, safe='')}/load", body, timeout_s)
+
+    async def unload(self, model: str) -> None:
+        await self._json("POST", f"/v2/repository/models/{quote(model, safe='')}/unload", {})
+
+    async def close(self) -> None:
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+    async def _json(self, method: str, path: str, body: Any = None, timeout_s: float | None = None) -> Any:
+        status, text = await self._send(method, path, body, timeout_s)
+        if status == _OK:
+            if not text.strip():
+                return {}
+            with suppress(ValueError):
+                return json.loads(text)
+            raise LoadgenError(f"{self._target.url} does not speak KServe v2: {path} gave no JSON")
+        message = text
+        with suppress(ValueError, KeyError, TypeError):
+            message = str(json.loads(text)["error"])
+        raise ServerSaidError(f"HTTP {status}", message, absent=status in (404, 405, 501))
+
+    async def _send(
+        self, method: str, path: str, body: Any = None, timeout_s: float | None = None
+    ) -> tuple[int, str]:
+        import aiohttp
+        from yarl import URL
+
+        if self._session is None:
+            self._session = aiohttp.ClientSession(trust_env=False)
+        scheme = "https" if self._target.tls else "http"
+        url = URL(f"{scheme}://{self._target.authority}{self._target.base_path}{path}", encoded=True)
+        limit_s = timeout_s or self._timeout_s
+        try:
+            async with self._session.request(
+                method, url, json=body, ssl=self._tls or True, timeout=aiohttp.ClientTimeout(total=limit_s)
+            ) as answer:
+                return answer.status, await answer.text(errors="replace")
+        except TimeoutError:
+            raise no_server(self._target, f"no answer within {limit_s:g} s") from None
+        except aiohttp.ClientConnectorError as why:
+            raise no_server(self._target, plain_words(why.os_error.strerror or str(why.os_error))) from None
+        except (aiohttp.ClientError, OSError) as why:
+            hint = "it is no HTTP server (is this the gRPC port?)"
+            raise no_server(self._target, f"{plain_words(str(why)) or type(why).__name__}, {hint}") from None
+
+
+def _path(model: str, version: str) -> str:
+    base = f"/v2/models/{quote(model, safe='')}"
+    return f"{base}/versions/{quote(version, safe='')}" if version else base
+
+
+def _dict(answer: Any) -> dict[str, Any]:
+    if not isinstance(answer, dict):
+        raise LoadgenError(f"the server does not speak KServe v2: an object was expected, got {answer!r:.80}")
+    return answer
+
+
+def plain_words(text: str) -> str:
+    """A library's reason as part of our sentence."""
+    text = " ".join(text.split())
+    return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -1,0 +1,177 @@
+"""What a server did in a window: arithmetic on two readings of its cumulative counters.
+
+Batch sizes and service times come from `batch_stats` (one entry an execution); what a request experienced
+comes from `inference_stats`, where each request of a batch is charged the whole batch.
+Pure.  It must not know how or when the readings were taken.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+_COMPUTE = ("compute_input", "compute_infer", "compute_output")
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """A count and the nanoseconds it took in all."""
+
+    count: int = 0
+    ns: int = 0
+
+    @property
+    def mean_ns(self) -> float | None:
+        return self.ns / self.count if self.count else None
+
+    def __add__(self, other: "Tally") -> "Tally":
+        return Tally(self.count + other.count, self.ns + other.ns)
+
+    def __sub__(self, other: "Tally") -> "Tally":
+        return Tally(self.count - other.count, self.ns - other.ns)
+
+
+@dataclass(frozen=True, slots=True)
+class ServerWindow:
+    """Differences of counters.  Means are None where nothing was measured."""
+
+    inferences: int = 0  # rows, without cache hits
+    executions: int = 0  # batches
+    success: Tally = field(default_factory=Tally)  # requests, from arrival to answer
+    failed: Tally = field(default_factory=Tally)
+    queue: Tally = field(default_factory=Tally)
+    compute: Tally = field(default_factory=Tally)  # input + infer + output, as requests experienced it
+    batches: Mapping[int, Tally] = field(default_factory=dict)  # by batch size, a count an execution
+    cache_hits: int = 0
+    cache_misses: int = 0
+    went_back: bool = False  # a counter fell: reloaded or restarted in the window, nothing here can be told
+
+    @property
+    def requests(self) -> int:
+        return self.success.count
+
+    @property
+    def batch_sizes(self) -> dict[int, int]:
+        """Executions by batch size, only sizes that were executed."""
+        return {size: tally.count for size, tally in sorted(self.batches.items()) if tally.count}
+
+    @property
+    def mean_batch(self) -> float | None:
+        return self.inferences / self.executions if self.executions else None
+
+    @property
+    def request_ns_mean(self) -> float | None:
+        return self.success.mean_ns
+
+    @property
+    def queue_ns_mean(self) -> float | None:
+        return self.queue.mean_ns
+
+    @property
+    def compute_ns_mean(self) -> float | None:
+        return self.compute.mean_ns
+
+    @property
+    def service_ns_by_batch(self) -> dict[int, float]:
+        """Mean nanoseconds of an execution by its batch size."""
+        return {s: t.ns / t.count for s, t in sorted(self.batches.items()) if t.count}
+
+    @property
+    def busy_ns(self) -> int:
+        """Summed over instances: divide by window and instances for the busy fraction."""
+        return sum(tally.ns for tally in self.batches.values())
+
+    def as_summary(self) -> dict[str, Any]:
+        """The "server" block of summary.json; figures that cannot be told are None."""
+        told = not self.went_back
+        return {
+            "batch_sizes": {str(size): count for size, count in self.batch_sizes.items()} if told else None,
+            "mean_batch": self.mean_batch,
+            "queue_ns_mean": self.queue_ns_mean,
+            "compute_ns_mean": self.compute_ns_mean,
+            "requests": self.requests if told else None,
+            "failed": self.failed.count if told else None,
+            "inferences": self.inferences if told else None,
+            "executions": self.executions if told else None,
+            "cache_hits": self.cache_hits if told else None,
+            "counters_went_back": self.went_back,
+        }
+
+
+def window(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> ServerWindow:
+    """What one model version did between two readings of its statistics.
+
+    `before` None: it was loaded within the window, all it counted belongs to it.  `after` None: it was
+    unloaded within the window and took its counters along.
+    """
+    if after is None:
+        return ServerWindow() if before is None else ServerWindow(went_back=True)
+    new, old = _total(after), _total(before) if before is not None else ServerWindow()
+    batches = {size: tally - old.batches.get(size, Tally()) for size, tally in new.batches.items()}
+    vanished = any(size not in new.batches and tally.count for size, tally in old.batches.items())
+    result = ServerWindow(
+        inferences=new.inferences - old.inferences,
+        executions=new.executions - old.executions,
+        success=new.success - old.success,
+        failed=new.failed - old.failed,
+        queue=new.queue - old.queue,
+        compute=new.compute - old.compute,
+        batches={size: tally for size, tally in batches.items() if tally.count or tally.ns},
+        cache_hits=new.cache_hits - old.cache_hits,
+        cache_misses=new.cache_misses - old.cache_misses,
+    )
+    return ServerWindow(went_back=True) if vanished or _negative(result) else result
+
+
+def merge(windows: Iterable[ServerWindow]) -> ServerWindow:
+    """Several models, versions or stretches of time as one.  One that went back taints the whole."""
+    total = ServerWindow()
+    for one in windows:
+        if one.went_back or total.went_back:
+            total = ServerWindow(went_back=True)
+            continue
+        sizes = {*total.batches, *one.batches}
+        total = ServerWindow(
+            inferences=total.inferences + one.inferences,
+            executions=total.executions + one.executions,
+            success=total.success + one.success,
+            failed=total.failed + one.failed,
+            queue=total.queue + one.queue,
+            compute=total.compute + one.compute,
+            batches={s: total.batches.get(s, Tally()) + one.batches.get(s, Tally()) for s in sizes},
+            cache_hits=total.cache_hits + one.cache_hits,
+            cache_misses=total.cache_misses + one.cache_misses,
+        )
+    return total
+
+
+def _total(reading: Mapping[str, Any]) -> ServerWindow:
+    """One reading as the window since load."""
+    stats = reading.get("inference_stats") or {}
+    infer = _tally(stats, "compute_infer")
+    return ServerWindow(
+        inferences=int(reading.get("inference_count") or 0),
+        executions=int(reading.get("execution_count") or 0),
+        success=_tally(stats, "success"),
+        failed=_tally(stats, "fail"),
+        queue=_tally(stats, "queue"),
+        compute=Tally(infer.count, sum(_tally(stats, part).ns for part in _COMPUTE)),
+        batches={
+            int(row["batch_size"]): Tally(
+                _tally(row, "compute_infer").count, sum(_tally(row, part).ns for part in _COMPUTE)
+            )
+            for row in reading.get("batch_stats") or ()
+        },
+        cache_hits=_tally(stats, "cache_hit").count,
+        cache_misses=_tally(stats, "cache_miss").count,
+    )
+
+
+def _tally(stats: Mapping[str, Any], name: str) -> Tally:
+    row = stats.get(name) or {}
+    return Tally(int(row.get("count") or 0), int(row.get("ns") or 0))
+
+
+def _negative(delta: ServerWindow) -> bool:
+    tallies = (delta.success, delta.failed, delta.queue, delta.compute, *delta.batches.values())
+    counts = (delta.inferences, delta.executions, delta.cache_hits, delta.cache_misses)
+    return any(count < 0 for count in counts) or any(t.count < 0 or t.ns < 0 for t in tallies)
