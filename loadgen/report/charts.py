@@ -1,0 +1,214 @@
+"""The charts of a report as plain plotly figures (dicts), thinned so that a tail is never hidden.
+
+Latency against time is drawn from at most a few thousand requests: of each narrow time slice the slowest
+is always kept, then as many others as fit.  Lines and rates are computed from all requests.  Names are
+escaped here, because plotly reads a small HTML of its own in texts.  This module must not know the page.
+"""
+
+import html
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.analysis.frame import Frame, Ints
+from loadgen.analysis.percentiles import quantile
+from loadgen.records import Outcome
+from loadgen.units import show_ns
+
+MS, S = 1e6, 1e9
+MOST_POINTS = 4000
+SLICES = 1000
+BINS = 100
+BLUE, ORANGE, RED, GREEN, GREY = "#2563eb", "#ea7317", "#dc2626", "#15803d", "#94a3b8"
+Figure = dict[str, Any]
+
+
+def charts(frame: Frame, summary: dict[str, Any], info: dict[str, Any]) -> dict[str, Figure]:
+    """Figures by name; one that has nothing to show is left out."""
+    found: dict[str, Figure] = {}
+    tried = frame.where(frame.tried)
+    if len(tried):
+        found["over-time"] = latency_over_time(tried, info)
+        found["rate"] = rates(frame, info)
+    measured = [i for i, phase in enumerate(info["phases"]) if phase["measured"]]
+    ok = frame.where(frame.ok & frame.sent & np.isin(frame.phase, measured))
+    if len(ok):
+        found["distribution"] = distribution(ok)
+    if summary["server"]["batch_sizes"]:
+        found["batches"] = batch_sizes(summary["server"]["batch_sizes"])
+    return found
+
+
+def thin(at: Ints, value: Ints, most: int = MOST_POINTS) -> npt.NDArray[np.intp]:
+    """Places of at most about `most` points, in order of time: the largest of each slice, and an even rest."""
+    if at.size <= most:
+        return np.argsort(at, kind="stable")
+    slices = np.minimum((at - at.min()) * SLICES // max(1, int(at.max() - at.min())), SLICES - 1)
+    order = np.lexsort((-value, slices))
+    _, first = np.unique(slices[order], return_index=True)
+    step = -(-at.size // (most - SLICES))
+    keep = np.union1d(order[first], np.arange(0, at.size, step))
+    return keep[np.argsort(at[keep], kind="stable")]
+
+
+def bin_width_ns(span_ns: int) -> int:
+    """1, 2 or 5 times a power of ten, such that at most BINS of them cover the span."""
+    least = max(1, span_ns // BINS)
+    power = 10 ** (len(str(least)) - 1)
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= least)
+
+
+def latency_over_time(tried: Frame, info: dict[str, Any]) -> Figure:
+    """Each request at its due time, with P50 and P99 of the requests due in each bin."""
+    ok, bad = tried.where(tried.ok), tried.where(~tried.ok)
+    keep = thin(ok.due_ns, ok.latency_ns)
+    traces = [
+        _dots(f"request ({keep.size} of {len(ok)} drawn)", ok.due_ns[keep], ok.latency_ns[keep], BLUE, 0.35)
+    ]
+    if len(bad):
+        kept = thin(bad.due_ns, bad.latency_ns)
+        names = [Outcome(number).name.lower() for number in bad.outcome[kept].tolist()]
+        trace = _dots(f"not ok ({len(bad)})", bad.due_ns[kept], bad.latency_ns[kept], RED, 0.9)
+        trace |= {
+            "text": names,
+            "hovertemplate": "%{text} after %{y:.3g} ms, due at %{x:.3f} s<extra></extra>",
+        }
+        trace["marker"] |= {"symbol": "x", "size": 6}
+        traces.append(trace)
+    if len(ok):
+        start = int(ok.due_ns.min())
+        width = bin_width_ns(int(ok.due_ns.max()) - start)
+        for name, q, color in (("P50", 0.5, GREEN), ("P99", 0.99, ORANGE)):
+            at, values = _line(ok, start, width, q)
+            traces.append(
+                {"type": "scatter", "mode": "lines", "name": f"{name} per {show_ns(width)}", "x": at, "y": values,
+                 "line": {"color": color, "width": 2},
+                 "hovertemplate": f"{name} %{{y:.4g}} ms at %{{x:.2f}} s<extra></extra>"}
+            )  # fmt: skip
+    layout = _layout("due, seconds since the start of the run (s)", "latency from due (ms)")
+    layout["yaxis"] |= {"type": "log", "dtick": 1, "minor": {"ticks": "outside", "ticklen": 3}}
+    return {"data": traces, "layout": layout | _warm_up_shades(info)}
+
+
+def _line(ok: Frame, start: int, width: int, q: float) -> tuple[list[float], list[float]]:
+    bins = (ok.due_ns - start) // width
+    order = np.argsort(bins, kind="stable")
+    numbers, first = np.unique(bins[order], return_index=True)
+    parts = np.split(ok.latency_ns[order], first[1:])
+    middles = ((numbers + 0.5) * width + start) / S
+    return _numbers(middles), [round((quantile(part, q) or 0) / MS, 4) for part in parts]
+
+
+def rates(frame: Frame, info: dict[str, Any]) -> Figure:
+    """Requests due, and answered ok, in each bin of time, as rates."""
+    end = int(max(frame.due_ns.max(), frame.done_ns[frame.ok].max(initial=0)))
+    width = bin_width_ns(max(end, 1))
+    edges = np.arange(0, end + 2 * width, width)
+    shown = [
+        ("asked (by due time)", frame.due_ns, GREY),
+        ("achieved (ok, by done time)", frame.done_ns[frame.ok], BLUE),
+    ]
+    if not frame.ok.all():
+        shown.append(("not ok (by done time)", frame.done_ns[~frame.ok], RED))
+    traces = []
+    for name, times, color in shown:
+        per_s = np.histogram(times, edges)[0] * S / width
+        traces.append(
+            {"type": "scatter", "mode": "lines", "name": name, "x": _numbers(edges[:-1] / S), "y": _numbers(per_s),
+             "line": {"color": color, "width": 2, "shape": "hv"},
+             "hovertemplate": "%{y:.4g} requests/s from %{x:.2f} s<extra></extra>"}
+        )  # fmt: skip
+    layout = _layout(
+        f"seconds since the start of the run (s), in steps of {show_ns(width)}", "rate (requests/s)"
+    )
+    layout["yaxis"]["rangemode"] = "tozero"
+    return {"data": traces, "layout": layout | _warm_up_shades(info)}
+
+
+def distribution(ok: Frame) -> Figure:
+    """Share of requests slower than x: log-log, so that P50, P99 and P99.9 are as far apart as they matter."""
+    traces = []
+    for name, values, color in (
+        ("latency from due", ok.latency_ns, BLUE),
+        ("service", ok.service_ns, ORANGE),
+    ):
+        ordered = np.sort(values)
+        n = ordered.size
+        # nearest rank: the value at rank r is the quantile r / n; shares slower are (n - r + 1) / n downwards
+        ranks = np.unique(
+            np.concatenate([np.linspace(1, n, 400), n + 1 - np.geomspace(1, n, 400)]).astype(np.int64)
+        )
+        slower = (n - ranks + 1) / n * 100
+        traces.append(
+            {"type": "scatter", "mode": "lines", "name": name, "x": _numbers(ordered[ranks - 1] / MS),
+             "y": _numbers(slower), "line": {"color": color, "width": 2, "shape": "vh"},
+             "hovertemplate": "%{y:.3g} % took %{x:.4g} ms or longer<extra></extra>"}
+        )  # fmt: skip
+    layout = _layout("time (ms)", "requests that took this long or longer (%)")
+    layout["xaxis"] |= {"type": "log", "dtick": 1, "minor": {"ticks": "outside", "ticklen": 3}}
+    marks = {
+        100: "100",
+        50: "50 (P50)",
+        10: "10 (P90)",
+        1: "1 (P99)",
+        0.1: "0.1 (P99.9)",
+        0.01: "0.01 (P99.99)",
+    }
+    layout["yaxis"] |= {"type": "log", "tickvals": list(marks), "ticktext": list(marks.values())}
+    return {"data": traces, "layout": layout}
+
+
+def batch_sizes(sizes: dict[str, int]) -> Figure:
+    """Executions of each batch size, as the server counted them."""
+    bars = {"type": "bar", "x": list(sizes), "y": list(sizes.values()), "marker": {"color": BLUE},
+            "hovertemplate": "%{y} executions with a batch of %{x} items<extra></extra>"}  # fmt: skip
+    layout = _layout("batch size (items an execution)", "executions (count)")
+    layout["xaxis"]["type"] = "category"
+    return {"data": [bars], "layout": layout | {"showlegend": False, "bargap": 0.25}}
+
+
+def _dots(name: str, due: Ints, latency: Ints, color: str, opacity: float) -> dict[str, Any]:
+    return {
+        "type": "scatter", "mode": "markers", "name": name, "x": _numbers(due / S), "y": _numbers(latency / MS),
+        "marker": {"size": 4, "color": color, "opacity": opacity},
+        "hovertemplate": "%{y:.4g} ms, due at %{x:.3f} s<extra></extra>",
+    }  # fmt: skip
+
+
+def _warm_up_shades(info: dict[str, Any]) -> dict[str, Any]:
+    """Grey behind the phases that are in no figure, and a name over each phase."""
+    shapes, names = [], []
+    for phase in info["phases"]:
+        if phase.get("start_ns") is None:
+            continue
+        start = phase["start_ns"] / S
+        end = (phase.get("end_ns") or phase.get("load_end_ns") or phase["start_ns"]) / S
+        name = html.escape(phase["name"]) + ("" if phase["measured"] else " (warm-up)")
+        names.append({"x": start, "y": 1.0, "xref": "x", "yref": "paper", "text": name, "showarrow": False,
+                      "xanchor": "left", "yanchor": "bottom", "font": {"size": 11, "color": "#64748b"}})  # fmt: skip
+        if not phase["measured"]:
+            shapes.append({"type": "rect", "xref": "x", "yref": "paper", "x0": start, "x1": end, "y0": 0, "y1": 1,
+                           "fillcolor": GREY, "opacity": 0.15, "line": {"width": 0}, "layer": "below"})  # fmt: skip
+    return {"shapes": shapes, "annotations": names if len(names) <= 12 else []}  # noqa: PLR2004 - legible
+
+
+def _layout(x: str, y: str) -> dict[str, Any]:
+    axis = {
+        "gridcolor": "#e2e8f0",
+        "zeroline": False,
+        "linecolor": "#94a3b8",
+        "ticks": "outside",
+        "automargin": True,
+    }
+    return {
+        "xaxis": {"title": {"text": x}, **axis}, "yaxis": {"title": {"text": y}, **axis},
+        "margin": {"l": 60, "r": 20, "t": 24, "b": 48}, "height": 360, "hovermode": "closest",
+        "paper_bgcolor": "#fff", "plot_bgcolor": "#fff", "font": {"family": "system-ui, sans-serif", "size": 13},
+        "legend": {"orientation": "h", "y": -0.22, "yanchor": "top"},
+    }  # fmt: skip
+
+
+def _numbers(values: Any) -> list[float]:
+    """Five digits are more than a screen shows, and a third of the bytes."""
+    return [float(f"{value:.6g}") for value in np.asarray(values, dtype=np.float64).tolist()]

@@ -1,0 +1,76 @@
+"""report.html: one file that opens offline, with charts a person can hover and zoom.
+
+The chart library is embedded; a content policy in the page forbids it any connection.  Everything that
+comes from a profile or a server is hostile until escaped: the template escapes by default, and the data
+handed to the script cannot close it.  This module must not compute figures.
+"""
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from loadgen.analysis.frame import frame_of
+from loadgen.report import words
+from loadgen.report.charts import charts
+from loadgen.runfile import Run
+
+TITLES = {
+    "over-time": ("Latency over time", "Latency counts from the due time: a request sent late is late."),
+    "distribution": (
+        "Latency distribution",
+        "Successes of the measured phases; service counts from sending.",
+    ),
+    "rate": ("Rate asked and achieved", "Where the lines part, the server or the cap held requests back."),
+    "batches": ("Batch sizes", "As the server counted them in the measured phases."),
+}
+
+
+def render(run: Run, summary: dict[str, Any]) -> str:
+    """The page as text."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("loadgen.report", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    environment.filters |= {"duration": words.duration, "rate": words.rate}
+    figures = charts(frame_of(run), summary, run.info)
+    rows = [
+        {"figures": phase, "name": phase["name"], "note": "" if phase["measured"] else "warm-up"}
+        for phase in summary["phases"]
+    ]
+    if sum(phase["measured"] for phase in summary["phases"]) > 1:
+        rows.append({"figures": summary["total"], "name": "all measured", "note": ""})
+    return environment.get_template("report.html.j2").render(
+        summary=summary,
+        rows=rows,
+        info=run.info,
+        figure=words.figure,
+        titles={name: TITLES[name] for name in TITLES if name in figures},
+        facts={
+            name: json.dumps(run.info.get(name), indent=2, ensure_ascii=False)
+            for name in ("client", "server")
+        },
+        figures=script_json(figures),
+        library=library(),
+    )
+
+
+def script_json(value: Any) -> Any:
+    """JSON that cannot end the script element it stands in, nor open a comment."""
+    from markupsafe import Markup
+
+    text = json.dumps(value, separators=(",", ":"), allow_nan=False)  # ASCII: no U+2028 either
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))  # noqa: S704 - escaped
+
+
+@cache
+def library() -> Any:
+    """plotly's script, from its package's own data: importing plotly for it would take a second."""
+    from markupsafe import Markup
+
+    text = files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")
+    return Markup(text)  # noqa: S704 - a pinned dependency's file

@@ -1,0 +1,232 @@
+"""A summary that a person reads in ten seconds, at 80 columns, also through a pipe or in a dumb terminal.
+
+Takes the dict of summary.json and nothing else.  Everything that came from a server or a profile (names,
+error texts) is printed as plain text, never as markup.  This module must not compute figures.
+"""
+
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from loadgen.report.words import NONE, duration, figure, rate, share
+
+_MOST_BATCHES = 8
+_BAR = 24
+_MOST_COLUMNS = 7
+_STYLE = {"pass": "green", "fail": "bold red", "inconclusive": "yellow"}
+
+
+def print_summary(summary: dict[str, Any], console: Console) -> None:
+    """Prints the verdict, latencies, counts, server, objectives and doubts, in this order."""
+    summary = _printable(summary, console.encoding)
+    _head(summary, console)
+    _latencies(summary, console)
+    _counts(summary, console)
+    _errors(summary["total"]["errors"], console)
+    _server(summary["server"], console)
+    _client(summary, console)
+    _objectives(summary["slo"], console)
+    _doubts(summary["doubts"], console)
+
+
+def _printable(value: Any, encoding: str) -> Any:
+    """All texts on one line, in what the terminal can write, without control characters to steer it."""
+    if isinstance(value, dict):
+        return {_printable(key, encoding): _printable(held, encoding) for key, held in value.items()}
+    if isinstance(value, list):
+        return [_printable(held, encoding) for held in value]
+    if isinstance(value, str):
+        line = "".join(c if c.isprintable() else " " for c in value).strip()
+        return line.encode(encoding, "replace").decode(encoding)
+    return value
+
+
+def _head(summary: dict[str, Any], console: Console) -> None:
+    run, valid = summary["run"], summary["valid"]
+    n = len(summary["doubts"])
+    doubts = f", {n} doubt{'s' if n > 1 else ''} below" if n else ""
+    word = f"valid{doubts}" if valid else f"NOT VALID{doubts}"
+    state = "" if run["status"] == "finished" else f" ({run['status']})"
+    console.print(
+        Text.assemble(
+            (word, "bold green" if valid else "bold red"),
+            f"  {run['profile']} on {run['target']}{state}",
+        )
+    )
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    for place, name in enumerate(columns):
+        if place == 0:
+            table.add_column(Text(name), justify="left", overflow="fold")
+        else:
+            table.add_column(Text(name), justify="right", no_wrap=True)
+    return table
+
+
+def _row(table: Table, name: str, cells: list[str], measured: bool = True) -> None:
+    table.add_row(Text(name), *map(Text, cells), style="" if measured else "dim")
+
+
+def _rows(summary: dict[str, Any]) -> list[tuple[str, dict[str, Any], bool]]:
+    phases = [
+        (phase["name"] + ("" if phase["measured"] else " (warm-up)"), phase, phase["measured"])
+        for phase in summary["phases"]
+    ]
+    measured = sum(phase["measured"] for phase in summary["phases"])
+    return phases + ([("all measured", summary["total"], True)] if measured > 1 else [])
+
+
+def _latencies(summary: dict[str, Any], console: Console) -> None:
+    table = _table("latency from due", "n", "P50", "P90", "P99", "max", "service P99", "lag P99")
+    for name, figures, measured in _rows(summary):
+        latency = figures["latency_ns"]
+        cells = [str(latency["n"])]
+        cells += [duration(latency[key]) for key in ("p50", "p90", "p99", "max")]
+        cells += [duration(figures["service_ns"]["p99"]), duration(figures["lag_ns"]["p99"])]
+        _row(table, name, cells, measured)
+    total = summary["total"]
+    if len(total["by_kind"]) > 1:
+        table.add_section()
+        for name, kind in total["by_kind"].items():
+            latency = kind["latency_ns"]
+            cells = [str(latency["n"])]
+            cells += [duration(latency[key]) for key in ("p50", "p90", "p99", "max")]
+            _row(table, name, [*cells, duration(kind["service_ns"]["p99"]), duration(kind["lag_ns"]["p99"])])
+    console.print()
+    console.print(table)
+
+
+def _counts(summary: dict[str, Any], console: Console) -> None:
+    batches = {kind["batch"] for kind in summary["total"]["by_kind"].values()}
+    items = bool(batches - {1, None})
+    trouble = [
+        key
+        for key in ("failed", "timeout", "rejected", "dropped", "cancelled")
+        if key == "failed" or any(figures["counts"].get(key) for _, figures, _ in _rows(summary))
+    ]
+    rates = ["asked", "achieved", *(["items/s", "batch"] if items else [])]
+    outcomes = ["sent", "ok", *trouble]
+    # all in one table as long as it fits 80 columns
+    groups = [[*rates, *outcomes]] if len(rates) + len(outcomes) <= _MOST_COLUMNS else [rates, outcomes]
+    for group in groups:
+        table = _table("requests" if group is outcomes else "requests/s", *group)
+        for name, figures, measured in _rows(summary):
+            cells = _rates(figures) | {key: str(figures["counts"].get(key, 0)) for key in outcomes}
+            _row(table, name, [cells[key] for key in group], measured)
+        console.print()
+        console.print(table)
+
+
+def _rates(figures: dict[str, Any]) -> dict[str, str]:
+    """requests/s and items/s under their names, and the batch (items a request) that lies between them."""
+    asked = rate(figures["offered_per_s"])
+    if figures.get("loop") == "closed":
+        asked = f"{figures['users']} user{'s' if figures['users'] != 1 else ''}"
+    batches = sorted({kind["batch"] for kind in figures["by_kind"].values() if kind["batch"]})
+    return {
+        "asked": asked,
+        "achieved": rate(figures["achieved_per_s"]),
+        "items/s": rate(figures["items_per_s"]),
+        "batch": _span(batches),
+    }
+
+
+def _span(numbers: list[int]) -> str:
+    if not numbers:
+        return NONE
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
+
+
+def _errors(errors: dict[str, Any], console: Console) -> None:
+    if not errors:
+        return
+    console.print()
+    for name, error in errors.items():
+        codes = ", ".join(
+            f"{code}: {n}" if len(error["status"]) > 1 else code for code, n in error["status"].items()
+        )
+        status = f" (status {codes})" if set(error["status"]) != {"0"} else ""
+        after = error["latency_ns"]["p50"]
+        when = f", half of them within {duration(after)}" if after is not None else ""
+        more = f" (and {error['different_texts'] - 1} other texts)" if error["different_texts"] > 1 else ""
+        text = f": {error['text']}{more}" if error["text"] else ""
+        console.print(Text(f"{error['n']} x {name}{status}{when}{text}", style="red"))
+
+
+def _server(server: dict[str, Any], console: Console) -> None:
+    sizes = server["batch_sizes"]
+    if not sizes:
+        return
+    console.print()
+    mean = "-" if server["mean_batch"] is None else f"{server['mean_batch']:.2f}"
+    console.print(
+        Text(
+            f"server  mean batch {mean} items in {server['execution_count']} executions, "
+            f"queue {duration(server['queue_ns_mean'])} and compute {duration(server['compute_ns_mean'])} "
+            "(means of a request)"
+        )
+    )
+    bars = [(size, n) for size, n in sizes.items()]
+    shown = bars if len(bars) <= _MOST_BATCHES else sorted(bars, key=lambda b: -b[1])[:_MOST_BATCHES]
+    total, most = sum(n for _, n in bars), max(n for _, n in bars)
+    for size, n in sorted(shown, key=lambda b: int(b[0])):
+        bar = "#" * max(1, round(n / most * _BAR))
+        console.print(Text(f"  batch of {size:>3}  {bar:<{_BAR}} {n} executions, {share(n / total)}"))
+    if len(shown) < len(bars):
+        rest = total - sum(n for _, n in shown)
+        console.print(
+            Text(f"  {len(bars) - len(shown)} other sizes: {rest} executions, {share(rest / total)}")
+        )
+
+
+def _client(summary: dict[str, Any], console: Console) -> None:
+    client, first = summary["client"], summary["first_request_ns"]
+    console.print()
+    parts = [
+        f"CPU {duration(client['cpu_ns_per_request'])} a request",
+        f"at most {client['max_in_flight'] if client['max_in_flight'] is not None else NONE} requests in flight",
+        f"P99 of event loop lag {duration(client['loop_lag_ns']['p99'])}",
+    ]
+    console.print(Text("client  " + ", ".join(parts)))
+    if first:
+        told = ", ".join(f"{kind} {duration(ns)}" for kind, ns in first.items())
+        console.print(Text(f"first request of each kind (in no figure above): {told}"))
+
+
+def _objectives(rows: list[dict[str, Any]], console: Console) -> None:
+    if not rows:
+        return
+    console.print()
+    for row in rows:
+        observed = figure(row["metric"], row["observed"])
+        between = ""
+        if row["interval"] and row["interval"][0] != row["interval"][1]:
+            low, high = (
+                figure(row["metric"], end) if end is not None else "unbounded" for end in row["interval"]
+            )
+            between = f" (95 % sure: {low} to {high})"
+        note = f"; {row['note']}" if row["note"] else ""
+        console.print(
+            Text.assemble(
+                (f"{row['verdict']:<12}", _STYLE[row["verdict"]]),
+                f" {row['objective']}: observed {observed}{between}, n {row['n']}{note}",
+            )
+        )
+
+
+def _doubts(doubts: list[dict[str, Any]], console: Console) -> None:
+    if not doubts:
+        return
+    console.print()
+    for doubt in sorted(doubts, key=lambda d: not d["invalidates"]):
+        style = "bold red" if doubt["invalidates"] else "yellow"
+        mark = "not valid" if doubt["invalidates"] else "doubt"
+        console.print(Text.assemble((f"{mark}: ", style), f"{doubt['text']} [{doubt['code']}]"))
+        if doubt["hint"]:
+            console.print(Padding(Text(doubt["hint"], style="dim"), (0, 0, 0, 4)))

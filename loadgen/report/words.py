@@ -1,0 +1,35 @@
+"""Figures as a person reads them, each with its unit; what was not measured is a dash.
+
+Used by every report.  This module must not know where a figure is shown.
+"""
+
+from loadgen.traffic.objective import RATES, SHARES, TIMES
+from loadgen.units import show_ns
+
+NONE = "-"
+
+
+def duration(ns: float | None) -> str:
+    return NONE if ns is None else show_ns(ns)
+
+
+def rate(per_s: float | None) -> str:
+    """Three digits or more, never in powers of ten: 0.42, 9.71, 97.1, 971, 9712."""
+    if per_s is None:
+        return NONE
+    return f"{per_s:.{0 if per_s >= 100 else 1 if per_s >= 10 else 2}f}"  # noqa: PLR2004 - digits
+
+
+def share(part: float) -> str:
+    return "<1%" if 0 < part < 0.01 else f"{part:.0%}"  # noqa: PLR2004 - one percent
+
+
+def figure(metric: str, value: float | None) -> str:
+    """An objective's figure in its unit."""
+    if value is None:
+        return NONE
+    if metric in TIMES:
+        return show_ns(value)
+    if metric in SHARES:
+        return f"{value * 100:.3g} %"
+    return f"{rate(value)}/s" if metric in RATES else f"{value:.2f}"

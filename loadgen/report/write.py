@@ -1,0 +1,30 @@
+"""Writes summary.json and report.html into a run folder, each whole or not at all.
+
+Both can be made again at any time from the records.  This module must not know how they are made.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from loadgen.analysis.summary import summarise
+from loadgen.report.html import render
+from loadgen.runfile import REPORT, SUMMARY, Run, read_run, write_atomic
+
+
+def write_reports(run_path: Path | str, html_path: Path | None = None) -> dict[str, Any]:
+    """The summary, after both files were written; `html_path` puts the page elsewhere.
+
+    Raises LoadgenError when the folder is no run, NotMeasuredError when it cannot be written to.
+    """
+    path = Path(run_path)
+    run: Run = read_run(path)
+    summary = summarise(run)
+    write_atomic(path / SUMMARY, dumps(summary))
+    write_atomic(html_path or path / REPORT, render(run, summary))
+    return summary
+
+
+def dumps(summary: dict[str, Any]) -> str:
+    """As it stands in summary.json: no NaN, no infinity."""
+    return json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
