@@ -26,7 +26,8 @@ def summarise(run: Run | Path | str, objectives: list[str] | None = None) -> dic
     objective cannot be read.
     """
     run = run if isinstance(run, Run) else read_run(Path(run))
-    info, frame = run.info, frame_of(run)
+    frame = frame_of(run)
+    info = _with_starts(run.info, frame)
     kinds = info.get("kinds", [])
     phases = [_phase(frame.where(frame.phase == i), told, kinds) for i, told in enumerate(info["phases"])]
     measured = measured_phases(info)
@@ -49,6 +50,16 @@ def summarise(run: Run | Path | str, objectives: list[str] | None = None) -> dic
         "client": _client(info, total, measured),
         "first_request_ns": info.get("first_request_ns", {}),
     }
+
+
+def _with_starts(info: dict[str, Any], frame: Frame) -> dict[str, Any]:
+    """A killed run's run.json does not know that its last phase began: its first due time is the start."""
+    phases = [dict(phase) for phase in info["phases"]]
+    for place, phase in enumerate(phases):
+        due = frame.due_ns[frame.phase == place]
+        if phase.get("start_ns") is None and due.size:
+            phase["start_ns"] = int(due.min())
+    return info | {"phases": phases}
 
 
 def _identity(info: dict[str, Any]) -> dict[str, Any]:
@@ -134,8 +145,8 @@ def _client(info: dict[str, Any], total: dict[str, Any], measured: list[int]) ->
 
     Loop lags of several phases cannot be pooled from their percentiles: the worst phase's are given.
     """
-    phases = [info["phases"][i] for i in measured if info["phases"][i].get("start_ns") is not None]
-    lags = [phase["loop_lag_ns"] for phase in phases if phase.get("loop_lag_ns")]
+    phases = [info["phases"][i] for i in measured if info["phases"][i].get("end_ns") is not None]
+    lags = [phase["loop_lag_ns"] for phase in phases if (phase.get("loop_lag_ns") or {}).get("n")]
     cpu = [phase["cpu_ns"] for phase in phases if phase.get("cpu_ns") is not None]
     sent = total["counts"]["sent"]
     worst = {key: max((lag[key] for lag in lags), default=None) for key in ("p50", "p99", "max")}

@@ -20,6 +20,7 @@ MS, S = 1e6, 1e9
 MOST_POINTS = 4000
 SLICES = 1000
 BINS = 100
+_LEGIBLE = 0.1  # of the width
 BLUE, ORANGE, RED, GREEN, GREY = "#2563eb", "#ea7317", "#dc2626", "#15803d", "#94a3b8"
 Figure = dict[str, Any]
 
@@ -56,7 +57,7 @@ def bin_width_ns(span_ns: int) -> int:
     """1, 2 or 5 times a power of ten, such that at most BINS of them cover the span."""
     least = max(1, span_ns // BINS)
     power = 10 ** (len(str(least)) - 1)
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= least)
+    return int(next(step * power for step in (1, 2, 5, 10) if step * power >= least))
 
 
 def latency_over_time(tried: Frame, info: dict[str, Any]) -> Figure:
@@ -88,7 +89,7 @@ def latency_over_time(tried: Frame, info: dict[str, Any]) -> Figure:
             )  # fmt: skip
     layout = _layout("due, seconds since the start of the run (s)", "latency from due (ms)")
     layout["yaxis"] |= {"type": "log", "dtick": 1, "minor": {"ticks": "outside", "ticklen": 3}}
-    return {"data": traces, "layout": layout | _warm_up_shades(info)}
+    return {"data": traces, "layout": layout | {"shapes": _shades(info), "annotations": _names(info)}}
 
 
 def _line(ok: Frame, start: int, width: int, q: float) -> tuple[list[float], list[float]]:
@@ -123,7 +124,7 @@ def rates(frame: Frame, info: dict[str, Any]) -> Figure:
         f"seconds since the start of the run (s), in steps of {show_ns(width)}", "rate (requests/s)"
     )
     layout["yaxis"]["rangemode"] = "tozero"
-    return {"data": traces, "layout": layout | _warm_up_shades(info)}
+    return {"data": traces, "layout": layout | {"shapes": _shades(info)}}
 
 
 def distribution(ok: Frame) -> Figure:
@@ -145,7 +146,7 @@ def distribution(ok: Frame) -> Figure:
              "y": _numbers(slower), "line": {"color": color, "width": 2, "shape": "vh"},
              "hovertemplate": "%{y:.3g} % took %{x:.4g} ms or longer<extra></extra>"}
         )  # fmt: skip
-    layout = _layout("time (ms)", "requests that took this long or longer (%)")
+    layout = _layout("time (ms)", "took this long or longer (%)")
     layout["xaxis"] |= {"type": "log", "dtick": 1, "minor": {"ticks": "outside", "ticklen": 3}}
     marks = {
         100: "100",
@@ -176,21 +177,38 @@ def _dots(name: str, due: Ints, latency: Ints, color: str, opacity: float) -> di
     }  # fmt: skip
 
 
-def _warm_up_shades(info: dict[str, Any]) -> dict[str, Any]:
-    """Grey behind the phases that are in no figure, and a name over each phase."""
-    shapes, names = [], []
+def _bounds(info: dict[str, Any]) -> list[tuple[dict[str, Any], float, float]]:
+    """(phase, start, end) in seconds, of those that started."""
+    found = []
     for phase in info["phases"]:
-        if phase.get("start_ns") is None:
-            continue
-        start = phase["start_ns"] / S
-        end = (phase.get("end_ns") or phase.get("load_end_ns") or phase["start_ns"]) / S
-        name = html.escape(phase["name"]) + ("" if phase["measured"] else " (warm-up)")
-        names.append({"x": start, "y": 1.0, "xref": "x", "yref": "paper", "text": name, "showarrow": False,
-                      "xanchor": "left", "yanchor": "bottom", "font": {"size": 11, "color": "#64748b"}})  # fmt: skip
-        if not phase["measured"]:
-            shapes.append({"type": "rect", "xref": "x", "yref": "paper", "x0": start, "x1": end, "y0": 0, "y1": 1,
-                           "fillcolor": GREY, "opacity": 0.15, "line": {"width": 0}, "layer": "below"})  # fmt: skip
-    return {"shapes": shapes, "annotations": names if len(names) <= 12 else []}  # noqa: PLR2004 - legible
+        start = phase.get("start_ns")
+        if start is not None:
+            end = phase.get("end_ns") or phase.get("load_end_ns") or start
+            found.append((phase, start / S, end / S))
+    return found
+
+
+def _shades(info: dict[str, Any]) -> list[dict[str, Any]]:
+    """Grey behind the phases that are in no figure."""
+    return [
+        {"type": "rect", "xref": "x", "yref": "paper", "x0": start, "x1": end, "y0": 0, "y1": 1,
+         "fillcolor": GREY, "opacity": 0.15, "line": {"width": 0}, "layer": "below"}
+        for phase, start, end in _bounds(info)
+        if not phase["measured"]
+    ]  # fmt: skip
+
+
+def _names(info: dict[str, Any]) -> list[dict[str, Any]]:
+    """A name over each phase that is wide enough for one."""
+    bounds = _bounds(info)
+    whole = max((end for _, _, end in bounds), default=0.0) or 1.0
+    return [
+        {"x": start, "y": 1.0, "xref": "x", "yref": "paper", "showarrow": False, "xanchor": "left",
+         "yanchor": "bottom", "font": {"size": 11, "color": "#64748b"},
+         "text": html.escape(phase["name"]) + ("" if phase["measured"] else " (warm-up)")}
+        for phase, start, end in bounds
+        if (end - start) / whole > _LEGIBLE
+    ]  # fmt: skip
 
 
 def _layout(x: str, y: str) -> dict[str, Any]:
@@ -202,10 +220,10 @@ def _layout(x: str, y: str) -> dict[str, Any]:
         "automargin": True,
     }
     return {
-        "xaxis": {"title": {"text": x}, **axis}, "yaxis": {"title": {"text": y}, **axis},
+        "xaxis": {"title": {"text": x, "standoff": 6}, **axis}, "yaxis": {"title": {"text": y, "standoff": 6}, **axis},
         "margin": {"l": 60, "r": 20, "t": 24, "b": 48}, "height": 360, "hovermode": "closest",
         "paper_bgcolor": "#fff", "plot_bgcolor": "#fff", "font": {"family": "system-ui, sans-serif", "size": 13},
-        "legend": {"orientation": "h", "y": -0.22, "yanchor": "top"},
+        "legend": {"orientation": "h", "y": -0.26, "yanchor": "top"},
     }  # fmt: skip
 
 

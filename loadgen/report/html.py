@@ -69,7 +69,7 @@ def script_json(value: Any) -> Any:
 
 @cache
 def library() -> Any:
-    """plotly's script, from its package's own data: importing plotly for it would take a second."""
+    """The chart library's script, from its package's own data: importing plotly for it would take a second."""
     from markupsafe import Markup
 
     text = files("plotly").joinpath("package_data", "plotly.min.js").read_text(encoding="utf-8")

@@ -4,6 +4,7 @@ Takes the dict of summary.json and nothing else.  Everything that came from a se
 error texts) is printed as plain text, never as markup.  This module must not compute figures.
 """
 
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -13,6 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from loadgen.report.words import NONE, duration, figure, rate, share
+from loadgen.runfile import REPORT
 
 _MOST_BATCHES = 8
 _BAR = 24
@@ -20,8 +22,11 @@ _MOST_COLUMNS = 7
 _STYLE = {"pass": "green", "fail": "bold red", "inconclusive": "yellow"}
 
 
-def print_summary(summary: dict[str, Any], console: Console) -> None:
-    """Prints the verdict, latencies, counts, server, objectives and doubts, in this order."""
+def print_summary(summary: dict[str, Any], console: Console, path: Path | None = None) -> None:
+    """Prints the verdict, latencies, counts, server, objectives and doubts, and where the report lies.
+
+    `path` is the run folder, or the page itself.
+    """
     summary = _printable(summary, console.encoding)
     _head(summary, console)
     _latencies(summary, console)
@@ -29,6 +34,19 @@ def print_summary(summary: dict[str, Any], console: Console) -> None:
     _errors(summary["total"]["errors"], console)
     _server(summary["server"], console)
     _client(summary, console)
+    _objectives(summary["slo"], console)
+    _doubts(summary["doubts"], console)
+    if path is not None:
+        console.print()
+        page = str(path / REPORT if path.is_dir() else path)
+        # one unbroken line, so that it can be clicked and copied
+        console.print(Text(_printable(f"report  {page}", console.encoding)), soft_wrap=True)
+
+
+def print_verdicts(summary: dict[str, Any], console: Console) -> None:
+    """Only whether the run is valid, the objectives and the doubts."""
+    summary = _printable(summary, console.encoding)
+    _head(summary, console)
     _objectives(summary["slo"], console)
     _doubts(summary["doubts"], console)
 

@@ -1,0 +1,30 @@
+"""`loadgen report`: makes summary.json and report.html of a run anew from its records, and prints it."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    run: Annotated[Path, typer.Argument(help="A run folder, e.g. runs/20260102T030405-steady.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the text.")] = False,
+    html: Annotated[
+        Path | None, typer.Option(help="Write the page here instead of report.html in the run folder.")
+    ] = None,
+) -> None:
+    """Shows a run, also one that was interrupted or killed; writes its summary.json and report.html anew.
+
+    Example: loadgen report runs/20260102T030405-steady
+    """
+    from loadgen.report.write import dumps, write_reports
+
+    summary = write_reports(run, html)
+    if as_json:
+        typer.echo(dumps(summary), nl=False)
+        return
+    from rich.console import Console
+
+    from loadgen.report.text import print_summary
+
+    print_summary(summary, Console(highlight=False), html or run)
