@@ -5,12 +5,13 @@ Text in, a frozen Target out.  It must not know connections, and it resolves no 
 
 import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from loadgen.records import LoadgenError
 
 _SCHEMES = {"http": ("http", False, 8000), "https": ("http", True, 8000),
             "grpc": ("grpc", False, 8001), "grpcs": ("grpc", True, 8001)}  # fmt: skip
+_PATH_SAFE = "/%:@!$&'()*+,;=~-._"  # what is escaped already, or may stand as it is
 _ALLOWED = "http://host:8000, https://…, grpc://host:8001 or grpcs://…"
 
 
@@ -49,6 +50,10 @@ def parse_target(text: str, *, protocol: str | None = None) -> Target:
     """
     given = text.strip()
     whole = given if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", given) else f"{protocol or 'http'}://{given}"
+    if not all(char.isprintable() and char != " " for char in given):
+        raise TargetError(
+            f"target {text!r}: spaces and control characters have no place here; allowed: {_ALLOWED}"
+        )
     try:
         parts = urlsplit(whole)
         port = parts.port
@@ -64,7 +69,9 @@ def parse_target(text: str, *, protocol: str | None = None) -> Target:
         raise TargetError("target: credentials do not belong in the address, it is written to files")
     if not parts.hostname or port == 0:
         raise TargetError(f"target {text!r}: no {'port' if parts.hostname else 'host'}; allowed: {_ALLOWED}")
-    base = parts.path.rstrip("/")
+    if parts.netloc.endswith(":"):
+        raise TargetError(f"target {text!r}: no port after ':'; allowed: {_ALLOWED}")
+    base = quote(parts.path.rstrip("/"), safe=_PATH_SAFE)
     if parts.query or parts.fragment:
         raise TargetError(f"target {text!r}: '?' and '#' have no place here; allowed: {_ALLOWED}")
     if base and kind == "grpc":

@@ -4,9 +4,19 @@ Inside the package a quantity carries its unit in its name (`_ns`, `_bytes`, `_p
 the only place where a unit is read from, or written as, text.  It must not know what a quantity is for.
 """
 
+import math
 import re
 
-_NS = {"ns": 1, "us": 10**3, "µs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
+_NS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
 _BYTES = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _PER_NS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 _NUMBER = r"\s*(\d+(?:\.\d+)?(?:e[+-]?\d+)?)\s*"
@@ -17,11 +27,17 @@ class UnitError(ValueError):
 
 
 def _split(text: str, units: dict[str, int], what: str, example: str) -> float:
-    match = re.fullmatch(_NUMBER + r"([A-Za-zµ]+)\s*", text)
+    match = re.fullmatch(_NUMBER + r"([A-Za-zµμ]+)\s*", text)
     if match is None or match[2] not in units:
-        allowed = ", ".join(units)
+        allowed = ", ".join(unit for unit in units if unit.isascii())
         raise UnitError(f"{text!r} is not a {what}: write a number and one of {allowed}, e.g. {example}")
-    return float(match[1]) * units[match[2]]
+    return _finite(float(match[1]) * units[match[2]], text)
+
+
+def _finite(value: float, text: str) -> float:
+    if not math.isfinite(value):
+        raise UnitError(f"{text!r} is beyond any use")
+    return value
 
 
 def parse_duration(text: str) -> int:
@@ -39,7 +55,7 @@ def parse_rate(text: str) -> float:
     match = re.fullmatch(_NUMBER + r"/\s*(s|m|h)\s*", str(text))
     if match is None:
         raise UnitError(f'{text!r} is not a rate: write a number per s, m or h, e.g. "200/s"')
-    return float(match[1]) / _PER_NS[match[2]]
+    return _finite(float(match[1]) / _PER_NS[match[2]], text)
 
 
 def show_ns(ns: float) -> str:

@@ -107,8 +107,10 @@ class Open(Part):
 
     @model_validator(mode="after")
     def _sends(self) -> Self:
-        if self.expected == 0:
-            said = "it is 0/s throughout, so nothing would be sent; allowed: more than 0/s somewhere"
+        if self.expected < 1:
+            said = (
+                f"only {self.expected:.2g} requests would be expected in the whole phase; allowed: 1 or more"
+            )
             raise FaultsError((("rate",), said))
         return self
 

@@ -1,0 +1,254 @@
+"""From a profile and a seed to every due time, before the first byte is sent.
+
+An arrival law gives points on the axis of expected arrivals: 0, 1, 2, ... for uniform; sums of random gaps
+of mean 1 for poisson (exponential gaps) and gamma (shape 1/burstiness).  The inverse of the cumulative rate
+carries them to time, so that any law goes with any shape of rate.  Counts vary as the law has it: nothing
+is rescaled to a planned number.
+
+The same profile and seed give the same plan: each phase and purpose has its own PCG64 stream, seeded
+through SeedSequence(seed, spawn_key=(phase, purpose)), so that editing one phase leaves the others as they
+were.  Drawn with Generator.standard_exponential, standard_gamma, random and integers; numpy keeps their
+streams within a version and says so when one changes (a test pins ours), and due times are rounded to whole
+nanoseconds, far above what mathematical libraries differ by.
+
+It must not know clocks, payloads or servers.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.records import LoadgenError, PhasePlan, Plan
+from loadgen.traffic.phases import Closed, Open, Phase, Segment
+from loadgen.traffic.profile import TrafficProfile
+
+CYCLE = 65_536  # a closed loop's draws, used round and round
+_WHEN, _KIND, _DRAW = range(3)  # what a random stream is for
+_EXACT = 1e-9  # a cumulative count this close to a whole number is that number
+_Reals = npt.NDArray[np.float64]
+
+
+class ScheduleError(LoadgenError):
+    """A plan or a slice that cannot be made."""
+
+
+@dataclass(frozen=True, slots=True)
+class RateCurve:
+    """A piecewise linear rate over time, its integral (the expected arrivals so far) and the inverse.
+
+    `at_ns` and `count` hold the knots, one more than there are pieces; `start` and `end` the rates per ns at
+    the two ends of each piece.
+    """
+
+    at_ns: _Reals
+    count: _Reals
+    start: _Reals
+    end: _Reals
+
+    @property
+    def total(self) -> float:
+        """The expected arrivals of the whole curve."""
+        return float(self.count[-1])
+
+    def rate_per_s(self, t_ns: npt.ArrayLike) -> _Reals:
+        """The rate at these moments, each within the curve."""
+        t = np.asarray(t_ns, dtype=np.float64)
+        piece = np.clip(np.searchsorted(self.at_ns, t, side="right") - 1, 0, len(self.start) - 1)
+        part = (t - self.at_ns[piece]) / (self.at_ns[piece + 1] - self.at_ns[piece])
+        rate: _Reals = (self.start[piece] + (self.end[piece] - self.start[piece]) * part) * 1e9
+        return rate
+
+    def counted(self, t_ns: npt.ArrayLike) -> _Reals:
+        """The expected arrivals before these moments: r0 u + (r1 - r0) u^2 / 2d at u ns into a piece."""
+        t = np.asarray(t_ns, dtype=np.float64)
+        piece = np.clip(np.searchsorted(self.at_ns, t, side="right") - 1, 0, len(self.start) - 1)
+        u, d = t - self.at_ns[piece], self.at_ns[piece + 1] - self.at_ns[piece]
+        r0, r1 = self.start[piece], self.end[piece]
+        counted: _Reals = self.count[piece] + r0 * u + (r1 - r0) * u * u / (2 * d)
+        return counted
+
+    def inverse(self, counted: npt.ArrayLike) -> _Reals:
+        """The moments (ns) at which that many arrivals are expected; after a pause where it is ambiguous.
+
+        With y arrivals into a piece of slope a: u = 2y / (r0 + sqrt(r0^2 + 2 a y)), which loses no digits
+        to cancellation and holds for rates that start or end at 0.
+        """
+        x = np.asarray(counted, dtype=np.float64)
+        piece = np.clip(np.searchsorted(self.count, x, side="right") - 1, 0, len(self.start) - 1)
+        y, d = x - self.count[piece], self.at_ns[piece + 1] - self.at_ns[piece]
+        r0, a = self.start[piece], (self.end[piece] - self.start[piece]) / d
+        root = r0 + np.sqrt(np.maximum(r0 * r0 + 2 * a * y, 0.0))
+        u = np.divide(2 * y, root, out=np.zeros_like(y), where=root > 0)
+        moments: _Reals = self.at_ns[piece] + np.clip(u, 0.0, d)
+        return moments
+
+
+def rate_curve(segments: Sequence[Segment]) -> RateCurve:
+    """The curve of an open loop's segments."""
+    lasting = np.array([segment.duration_ns for segment in segments], dtype=np.float64)
+    start = np.array([segment.start_per_s for segment in segments], dtype=np.float64)
+    end = np.array([segment.end_per_s for segment in segments], dtype=np.float64)
+    at_ns = np.concatenate([[0.0], np.cumsum(lasting)])
+    count = np.concatenate([[0.0], np.cumsum(lasting * 1e-9 * (start + end) / 2)])
+    whole = np.rint(count)
+    count = np.where(np.abs(count - whole) <= _EXACT * np.maximum(whole, 1.0), whole, count)
+    return RateCurve(at_ns, count, start * 1e-9, end * 1e-9)
+
+
+def plan(profile: TrafficProfile, seed: int | None = None) -> Plan:
+    """Every phase of a profile, planned in full; `seed` stands in for the profile's own."""
+    chosen = profile.seed if seed is None else seed
+    if chosen < 0:
+        raise ScheduleError(f"seed {chosen}: allowed: a whole number of 0 or more")
+    weights = np.array([kind.weight for kind in profile.kinds.values()], dtype=np.float64)
+    return Plan(
+        seed=chosen,
+        kinds=tuple(profile.kinds),
+        phases=tuple(_phase(phase, index, chosen, weights) for index, phase in enumerate(profile.phases)),
+    )
+
+
+def _stream(seed: int, phase: int, purpose: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(phase, purpose))))
+
+
+def _phase(phase: Phase, index: int, seed: int, weights: _Reals) -> PhasePlan:
+    due_ns = _due(phase.open, _stream(seed, index, _WHEN)) if phase.open else None
+    n = CYCLE if due_ns is None else len(due_ns)
+    closed = phase.closed or Closed.model_construct(users=0, duration_ns=None, requests=None, think_ns=0)
+    edges = np.cumsum(weights) / weights.sum()
+    edges[np.flatnonzero(weights)[-1] :] = 1.0  # whatever the sum's rounding, 1 is the edge of the last kind
+    return PhasePlan(
+        name=phase.name,
+        loop="open" if phase.open else "closed",
+        measured=not phase.warmup,
+        duration_ns=phase.open.duration_ns if phase.open else closed.duration_ns,
+        due_ns=due_ns,
+        kind=np.searchsorted(edges, _stream(seed, index, _KIND).random(n), side="right").astype(np.int16),
+        draw=_stream(seed, index, _DRAW).integers(0, 2**32, size=n, dtype=np.uint32),
+        users=closed.users,
+        requests=closed.requests,
+        think_ns=closed.think_ns,
+    )
+
+
+def _due(loop: Open, rng: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Due times in ns from the phase's start, ascending, each before its end.
+
+    Uniform: the k-th arrival (from 0) is due when k are expected: the first at the start, constant gaps at a
+    constant rate, and as many as the rounded-up expectation (rate x time where that is whole).
+    """
+    curve = rate_curve(loop.rate)
+    burstiness = loop.arrivals.burstiness
+    if burstiness == 0:
+        points = np.arange(np.ceil(curve.total), dtype=np.float64)
+    else:
+        points = _points(curve.total, burstiness, rng)
+    due = np.rint(curve.inverse(points)).astype(np.int64)
+    return np.minimum(np.maximum.accumulate(due), loop.duration_ns - 1) if len(due) else due
+
+
+def _points(total: float, burstiness: float, rng: np.random.Generator) -> _Reals:
+    """Sums of gaps of mean 1 and variance `burstiness`, up to `total`; the first gap counts from 0."""
+    sums: list[_Reals] = []
+    reached = 0.0
+    while reached < total:
+        left = total - reached
+        n = int(left + 6 * np.sqrt(left * burstiness) + 16)
+        if burstiness == 1:
+            gaps = rng.standard_exponential(n)
+        else:
+            gaps = rng.standard_gamma(1 / burstiness, n) * burstiness
+        sums.append(reached + np.cumsum(gaps))
+        reached = float(sums[-1][-1])
+    points = np.concatenate(sums)
+    return points[: np.searchsorted(points, total, side="left")]
+
+
+def share(total: int, k: int, n: int) -> int:
+    """The k-th of n parts of a whole number, as even as can be; the parts add up to it."""
+    return total // n + (k < total % n)
+
+
+def slice_plan(whole: Plan, k: int, n: int) -> Plan:
+    """The k-th of n slices: every n-th arrival of an open loop, a share of a closed loop's users.
+
+    The slices together are the plan, nothing twice.  Arrival i of a slice is arrival `k + i * n` of its
+    phase.  A closed loop's requests are shared among the slices that have users; a slice that is left
+    without either has `users` and `requests` of 0 and sends nothing.
+    """
+    if not 0 <= k < n <= CYCLE:
+        raise ScheduleError(f"slice {k} of {n}: allowed: 0 to n - 1, of 1 to {CYCLE}")
+    return replace(whole, phases=tuple(_slice(phase, k, n) for phase in whole.phases))
+
+
+def _slice(phase: PhasePlan, k: int, n: int) -> PhasePlan:
+    kind, draw = phase.kind[k::n], phase.draw[k::n]
+    if phase.due_ns is not None:
+        return replace(phase, due_ns=phase.due_ns[k::n], kind=kind, draw=draw)
+    users, requests = share(phase.users, k, n), phase.requests
+    if requests is not None:
+        requests = share(requests, k, min(n, phase.users)) if users else 0
+        users = users if requests else 0
+    return replace(phase, kind=kind, draw=draw, users=users, requests=requests)
+
+
+@dataclass(frozen=True, slots=True)
+class PhaseStory:
+    """A planned phase in figures; None where a closed loop leaves it to the server's speed.
+
+    `peak_per_s` is the fullest bin of `bin_ns` (a second, or a twentieth of a shorter phase);
+    `gap_cv` is the standard deviation of gaps over their mean; `dispersion` the variance of the bins' counts
+    over their mean (1 for poisson at a constant rate; a ramp adds its own).  `kinds` are shares of 1.
+    """
+
+    name: str
+    loop: str
+    measured: bool
+    span_ns: int | None
+    planned: int | None
+    users: int
+    mean_per_s: float | None
+    peak_per_s: float | None
+    gap_cv: float | None
+    dispersion: float | None
+    bin_ns: int | None
+    kinds: dict[str, float]
+
+
+def describe_plan(whole: Plan) -> list[PhaseStory]:
+    """What a plan will send, phase by phase."""
+    return [_story(phase, whole.kinds) for phase in whole.phases]
+
+
+def _story(phase: PhasePlan, kinds: Sequence[str]) -> PhaseStory:
+    shares = np.bincount(phase.kind, minlength=len(kinds)) / max(len(phase.kind), 1)
+    due, span = phase.due_ns, phase.duration_ns
+    mean = peak = gap_cv = dispersion = bin_ns = None
+    if due is not None and span is not None:
+        mean = len(due) / (span * 1e-9)
+        bin_ns = min(10**9, -(-span // 20))
+        counts = np.bincount(due // bin_ns, minlength=-(-span // bin_ns))
+        peak = float(counts.max()) / (bin_ns * 1e-9)
+        full = counts[: span // bin_ns]
+        if len(full) > 1 and full.any():
+            dispersion = float(full.var(ddof=1) / full.mean())
+        gaps = np.diff(due)
+        if len(gaps) > 1 and gaps.any():
+            gap_cv = float(gaps.std() / gaps.mean())
+    return PhaseStory(
+        name=phase.name,
+        loop=phase.loop,
+        measured=phase.measured,
+        span_ns=span,
+        planned=phase.requests if due is None else len(due),
+        users=phase.users,
+        mean_per_s=mean,
+        peak_per_s=peak,
+        gap_cv=gap_cv,
+        dispersion=dispersion,
+        bin_ns=bin_ns,
+        kinds={name: float(part) for name, part in zip(kinds, shares, strict=True)},
+    )
