@@ -1,0 +1,379 @@
+"""gRPC over our own HTTP/2 framing on asyncio: many calls in flight a connection, replies told by a plain call.
+
+No Task, Future or protobuf object per request.  It must not know schedules, records or what a message means.
+"""
+
+import asyncio
+import itertools
+import ssl
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator
+
+from loadgen.records import LoadgenError, Outcome, Request
+from loadgen.seams import Clock, Receiver
+from loadgen.target import Target
+from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Link, no_delay
+from loadgen.transport.http import http_outcome
+from loadgen.units import show_bytes, show_ns
+from loadgen.wire.errors import ProtocolError
+from loadgen.wire.h2 import H2Connection
+from loadgen.wire.h2_frames import NO_ERROR, REFUSED_STREAM, UNPROCESSED, Call, Reset, Stream, error_name
+from loadgen.wire.hpack_lite import SUCCESS, Blocks, Trailers, encode_call
+
+MESSAGE_LIMIT = 2**31 - 1
+TRIES = 5  # times that a server may refuse a stream unprocessed before we believe it
+_ENHANCE_YOUR_CALM = 11
+_OK = Outcome.OK
+_NAMES = ("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
+          "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
+          "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED")  # fmt: skip
+_OUTCOMES = {0: Outcome.OK, 4: Outcome.TIMEOUT, 8: Outcome.REJECTED, 14: Outcome.REJECTED}
+
+
+class _Connection(Link):
+    __slots__ = ("_now", "_owner", "gone", "h2", "transport", "write")
+
+    transport: asyncio.Transport
+    write: Callable[[bytes], None]
+
+    def __init__(self, owner: "GrpcTransport") -> None:
+        self.ready = asyncio.get_running_loop().create_future()
+        self._owner = owner
+        self._now = owner.now_ns
+        self.h2 = H2Connection(owner.blocks)
+        self.gone = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what TCP gives
+        no_delay(transport)
+        self.transport = transport
+        self.write = transport.write
+        self._owner.made(self)
+        self.write(self.h2.greeting())
+
+    def data_received(self, data: bytes) -> None:
+        now = self._now()
+        owner = self._owner
+        h2 = self.h2
+        try:
+            ended = h2.receive(data, now)
+        except ProtocolError as why:
+            self._broken(why, data, now)
+            return
+        if h2.out:
+            self._control()
+        for stream in ended:
+            if stream.end is SUCCESS and stream.bytes_in and stream.body is None:
+                token = stream.token
+                del owner.flying[token]
+                owner.on_reply(token, stream.sent_ns, stream.first_ns, now, _OK, 0, stream.bytes_in, None)
+            else:
+                owner.ended(stream, now, h2.farewell)
+        if owner.queue:
+            owner.serve()
+        if h2.retiring:
+            self._retire()
+
+    def _control(self) -> None:
+        """Writes what framing itself has to say; the first of it answers the peer's SETTINGS."""
+        self.write(self.h2.take())
+        if self.ready is not None and not self.ready.done() and self.h2.ready:
+            self.ready.set_result(None)
+
+    def _retire(self) -> None:
+        if self.ready is not None and not self.ready.done():
+            self.ready.set_result(None)  # the owner sees that it is gone
+        self._owner.retire(self)
+        if not self.h2.streams and not self.gone:
+            self.gone = True
+            self.transport.close()
+
+    def _broken(self, why: ProtocolError, data: bytes, now: int) -> None:
+        words = str(why)
+        if not self.h2.ready and data.startswith(b"HTTP/1."):
+            words = "the server speaks HTTP/1.1 here, not gRPC"
+        self.gone = True
+        self.write(self.h2.goodbye(why.code, words))
+        self.transport.close()
+        for stream in self.h2.ended:
+            self._owner.ended(stream, now, self.h2.farewell)
+        self._lose(now, Outcome.PROTOCOL, words)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        words = self.h2.farewell or "the connection ended before the answer did"
+        if exc is not None and not self.h2.farewell:
+            words += f" ({exc})"
+        if not self.gone:
+            self.gone = True
+            self._owner.reconnects += 1
+        self._lose(self._now(), Outcome.STREAM_ENDED_EARLY, words)
+        self._owner.forget(self)
+
+    def _lose(self, now: int, outcome: Outcome, words: str) -> None:
+        if self.ready is not None and not self.ready.done():
+            self.ready.set_exception(ProtocolError(words))
+        self._owner.retire(self)
+        streams = list(self.h2.streams.values())
+        self.h2.streams.clear()
+        for stream in streams:
+            self._owner.tell(stream, now, outcome, 0, words)
+        self._owner.want()
+
+
+class GrpcTransport:
+    """Calls go round the open connections; when all are full another is opened.
+
+    Counters: connections_opened, reconnects (connections that the server ended), resent (calls that the
+    server had not processed, sent once more), waiting, in_flight.
+    """
+
+    on_body: Callable[[int, bytes], None] | None
+
+    def __init__(
+        self,
+        target: Target,
+        clock: Clock,
+        *,
+        headers: Iterable[tuple[str, str]] = (),
+        connect_timeout_ns: int = CONNECT_TIMEOUT_NS,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self._target = target
+        self._headers = tuple(headers)
+        self.now_ns = clock.now_ns
+        self.on_body = None
+        self.blocks = Blocks()
+        self._call_blocks: dict[tuple[str, tuple[tuple[str, str], ...]], bytes] = {}
+        self.flying: dict[int, Stream] = {}
+        self.queue: OrderedDict[int, Stream] = OrderedDict()
+        self._open_links: list[_Connection] = []  # those that take new calls
+        self._turn: Iterator[_Connection] = itertools.cycle(())
+        self._links: set[_Connection] = set()
+        self._dialer: Dialer[_Connection] = Dialer(
+            target, tls, connect_timeout_ns, lambda: _Connection(self), self._opened, self._failed, "h2"
+        )
+        self._room = 1  # calls that a new connection will take, as far as we know
+        self._closed = False
+        self._all_gone: asyncio.Future[None] | None = None
+        self.reconnects = self.resent = 0
+
+    @property
+    def connections_opened(self) -> int:
+        """Connections made since the start."""
+        return self._dialer.opened
+
+    @property
+    def waiting(self) -> int:
+        """Calls that no connection has taken yet."""
+        return len(self.queue)
+
+    @property
+    def in_flight(self) -> int:
+        """Calls written and not yet ended."""
+        return len(self.flying)
+
+    def prepare(self, request: Request) -> Call:
+        """Raises LoadgenError for metadata that cannot be sent or a message of 2 GiB."""
+        if len(request.body) > MESSAGE_LIMIT:
+            size = show_bytes(len(request.body))
+            raise LoadgenError(f"a gRPC message of {size} cannot be sent: at most 2 GiB is allowed")
+        key = (request.path, request.headers)
+        block = self._call_blocks.get(key)
+        if block is None:
+            path = "/" + request.path.lstrip("/")
+            metadata = (*request.headers, *self._headers)
+            block = encode_call(path, self._target.authority, tls=self._target.tls, metadata=metadata)
+            self._call_blocks[key] = block
+        return Call(block, request.body)
+
+    async def open(self, receiver: Receiver, connections: int) -> None:
+        """Opens that many connections, at least one.  Raises LoadgenError when no server answers."""
+        self.on_reply = receiver.on_reply
+        self._loop = asyncio.get_running_loop()
+        await self._dialer.first()
+        for _ in range(connections - 1):
+            self._dialer.dial()
+        await self._dialer.settle()
+
+    def send(self, token: int, prepared: Call) -> None:
+        stream = Stream(token, prepared)
+        if self.on_body is not None:
+            stream.body = []
+        link = next(self._turn, None)
+        if link is not None and not self.queue:
+            h2 = link.h2
+            if len(h2.streams) < h2.limit:
+                stream.link = link
+                self.flying[token] = stream
+                stream.sent_ns = self.now_ns()
+                link.write(h2.request(stream))
+                return
+        self._send_slowly(stream)
+
+    def _send_slowly(self, stream: Stream) -> None:
+        if self._closed:
+            now = self.now_ns()
+            self._loop.call_soon(
+                self.on_reply, stream.token, 0, 0, now, Outcome.CLIENT, 0, 0, "the transport is closed"
+            )
+            return
+        self.queue[stream.token] = stream
+        self.serve()
+        self.want()
+
+    def serve(self) -> None:
+        """Gives waiting calls to connections with room, oldest first."""
+        for link in self._open_links:
+            h2 = link.h2
+            while self.queue and len(h2.streams) < h2.limit:
+                token, stream = self.queue.popitem(last=False)
+                stream.link = link
+                self.flying[token] = stream
+                stream.sent_ns = stream.sent_ns or self.now_ns()
+                link.write(h2.request(stream))
+
+    def want(self) -> None:
+        """Opens as many connections as the waiting calls need, unless the server takes no calls for now."""
+        if self._closed or any(link.h2.limit == 0 for link in self._open_links):
+            return
+        while self._dialer.opening * self._room < len(self.queue):
+            self._dialer.dial()
+
+    def ended(self, stream: Stream, now: int, farewell: str) -> None:
+        """Anything but a plain success: what it is called, and whether it may be sent again."""
+        end = stream.end
+        if isinstance(end, Reset):
+            self._reset(stream, now, end, farewell)
+            return
+        outcome, status, words = _verdict(end, stream)
+        if outcome is Outcome.OK and stream.body is not None and self.on_body is not None:
+            try:
+                message = stream.message()
+            except ProtocolError as why:
+                outcome, words = Outcome.PROTOCOL, str(why)
+            else:
+                self.on_body(stream.token, message)
+        self.tell(stream, now, outcome, status, words)
+
+    def _reset(self, stream: Stream, now: int, end: Reset, farewell: str) -> None:
+        untouched = end is UNPROCESSED or (end.code == REFUSED_STREAM and not stream.first_ns)
+        if untouched and stream.tries < TRIES:
+            again = Stream(stream.token, stream.call)
+            again.sent_ns, again.tries = stream.sent_ns, stream.tries + 1
+            again.body = None if stream.body is None else []
+            del self.flying[stream.token]
+            self.queue[stream.token] = again
+            self.queue.move_to_end(stream.token, last=False)
+            self.resent += 1
+            self.serve()
+            self.want()
+            return
+        if untouched:
+            words = f"the server refused the call {TRIES + 1} times: {farewell or 'REFUSED_STREAM'}"
+            self.tell(stream, now, Outcome.REJECTED, 0, words)
+            return
+        outcome = Outcome.REJECTED if end.code == _ENHANCE_YOUR_CALM else Outcome.STREAM_ENDED_EARLY
+        self.tell(stream, now, outcome, 0, f"the server reset the stream: {error_name(end.code)}")
+
+    def tell(self, stream: Stream, now: int, outcome: Outcome, status: int, words: str | None) -> None:
+        """The call is over."""
+        if self.flying.pop(stream.token, None) is not None:
+            self.on_reply(
+                stream.token, stream.sent_ns, stream.first_ns, now, outcome, status, stream.bytes_in, words
+            )
+
+    def cancel(self, token: int, outcome: Outcome) -> None:
+        """Resets the call's stream."""
+        now = self.now_ns()
+        stream = self.flying.get(token)
+        if stream is not None:
+            link: _Connection = stream.link
+            link.h2.cancel(stream)
+            if not link.gone:
+                link.write(link.h2.take())
+            came = (
+                f"{stream.bytes_in} bytes of the answer came"
+                if stream.first_ns
+                else "no byte of the answer came"
+            )
+            if self.queue:
+                self.serve()
+            self.tell(stream, now, outcome, 0, f"given up after {show_ns(now - stream.sent_ns)}: {came}")
+            if link.h2.retiring and not link.h2.streams and not link.gone:
+                link.gone = True
+                link.transport.close()
+        elif token in self.queue:
+            stream = self.queue.pop(token)
+            self.on_reply(
+                token, stream.sent_ns, 0, now, outcome, 0, 0, "given up before any connection had room"
+            )
+
+    def made(self, link: "_Connection") -> None:
+        """A connection exists (it may not be open yet)."""
+        self._links.add(link)
+
+    def _opened(self, link: "_Connection") -> None:
+        if link.gone or link.h2.retiring:
+            words = link.h2.farewell or "the connection ended"
+            self._failed(Outcome.REJECTED, f"the server took no calls on a new connection: {words}")
+            return
+        self._room = max(1, link.h2.limit)
+        self._open_links.append(link)
+        self._turn = itertools.cycle(self._open_links)
+        self.serve()
+        self.want()
+
+    def retire(self, link: "_Connection") -> None:
+        """A connection takes no new calls."""
+        if link in self._open_links:
+            self._open_links.remove(link)
+            self._turn = itertools.cycle(self._open_links)
+
+    def _failed(self, outcome: Outcome, words: str) -> None:
+        while len(self.queue) > self._dialer.opening * self._room:
+            token, stream = self.queue.popitem(last=False)
+            self.on_reply(token, stream.sent_ns, 0, self.now_ns(), outcome, 0, 0, words)
+
+    def forget(self, link: "_Connection") -> None:
+        """A connection is no more."""
+        self._links.discard(link)
+        if self._all_gone is not None and not self._links and not self._all_gone.done():
+            self._all_gone.set_result(None)
+
+    async def close(self) -> None:
+        """Ends what is in flight as cancelled, then every connection."""
+        self._closed = True
+        self._open_links.clear()
+        self._turn = itertools.cycle(())
+        for token in [*self.queue, *self.flying]:
+            self.cancel(token, Outcome.CANCELLED)
+        await self._dialer.close()
+        self._all_gone = asyncio.get_running_loop().create_future()
+        for link in list(self._links):
+            if not link.gone:
+                link.gone = True
+                link.write(link.h2.goodbye(NO_ERROR))
+            link.transport.close()
+        if self._links:
+            await asyncio.wait([self._all_gone], timeout=0.5)
+        for link in self._links:
+            link.transport.abort()
+
+
+def _verdict(end: Trailers, stream: Stream) -> tuple[Outcome, int, str | None]:
+    """The closed list's word for how a stream ended, its status and its cause."""
+    http, status = end.http_status, end.grpc_status
+    if http is not None and http != 200:  # noqa: PLR2004 - OK
+        outcome = http_outcome(http)
+        if outcome is Outcome.OK:
+            outcome = Outcome.PROTOCOL
+        return outcome, http, f"HTTP {http} where a gRPC answer was expected"
+    if status is None:
+        return Outcome.STREAM_ENDED_EARLY, 0, "the stream ended without a grpc-status"
+    if status == 0:
+        if stream.bytes_in:
+            return Outcome.OK, 0, None
+        return Outcome.PROTOCOL, 0, "grpc-status OK, but no message came"
+    outcome = _OUTCOMES.get(status, Outcome.GRPC_STATUS)
+    name = _NAMES[status] if 0 < status < len(_NAMES) else f"grpc-status {status}"
+    return outcome, status, end.message or name

@@ -1,0 +1,105 @@
+"""The pieces of HTTP/2 that a gRPC client handles: frames, a call's bytes, a stream.  It must not know windows."""
+
+from struct import Struct
+from typing import Any, Final
+
+from loadgen.wire.errors import ProtocolError
+from loadgen.wire.hpack_lite import ACCEPTED, Trailers
+
+DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
+    range(10)
+)
+END_STREAM = ACK = 0x1
+END_HEADERS, PADDED, PRIORITISED = 0x4, 0x8, 0x20
+NO_ERROR, PROTOCOL_ERROR, FLOW_CONTROL_ERROR, FRAME_SIZE_ERROR = 0, 1, 3, 6
+REFUSED_STREAM, CANCEL = 7, 8
+ERROR_NAMES = ("NO_ERROR", "PROTOCOL_ERROR", "INTERNAL_ERROR", "FLOW_CONTROL_ERROR", "SETTINGS_TIMEOUT",
+               "STREAM_CLOSED", "FRAME_SIZE_ERROR", "REFUSED_STREAM", "CANCEL", "COMPRESSION_ERROR",
+               "CONNECT_ERROR", "ENHANCE_YOUR_CALM", "INADEQUATE_SECURITY", "HTTP_1_1_REQUIRED")  # fmt: skip
+HEADER_TABLE_SIZE, ENABLE_PUSH, MAX_CONCURRENT_STREAMS, INITIAL_WINDOW_SIZE, MAX_FRAME_SIZE = 1, 2, 3, 4, 5
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+BIGGEST_WINDOW = 2**31 - 1
+FIRST_WINDOW = 65_535  # of a connection, both ways, until a WINDOW_UPDATE (RFC 9113, 6.9.2)
+FIRST_FRAME = 16_384
+OUR_FRAME = 1 << 20  # the largest frame we accept
+LAST_STREAM = 2**31 - 1
+HEAD: Final = Struct(">IBI")  # length and kind share the first word
+WORD: Final = Struct(">I")
+SETTING: Final = Struct(">HI")
+
+
+def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
+    """One frame."""
+    return HEAD.pack(len(payload) << 8 | kind, flags, stream_id) + payload
+
+
+def error_name(code: int) -> str:
+    """An HTTP/2 error code in words."""
+    return ERROR_NAMES[code] if code < len(ERROR_NAMES) else f"error {code:#x}"
+
+
+class Call:
+    """A call's bytes, framed but for its stream id."""
+
+    __slots__ = ("block", "body", "bytes_out", "first", "joint", "size")
+
+    def __init__(self, block: bytes, message: bytes) -> None:
+        self.block = block
+        self.body = b"\0" + WORD.pack(len(message)) + message
+        self.size = len(self.body)
+        # the fast way: first + id + joint + id + body; only for what fits one frame each
+        self.first = HEAD.pack((len(block) & 0xFFFFFF) << 8 | HEADERS, END_HEADERS, 0)[:5]
+        self.joint = block + HEAD.pack((self.size & 0xFFFFFF) << 8 | DATA, END_STREAM, 0)[:5]
+        self.bytes_out = len(block) + self.size + 18
+
+
+class Reset:
+    """How a stream ended when the peer broke it off."""
+
+    __slots__ = ("code",)
+
+    def __init__(self, code: int) -> None:
+        self.code = code
+
+
+UNPROCESSED = Reset(-1)  # GOAWAY told that the peer never looked at the stream
+End = Trailers | Reset
+
+
+class Stream:
+    """One call in flight.  The owner's fields: token, call, sent_ns, tries, link."""
+
+    __slots__ = ("body", "bytes_in", "call", "end", "first_ns", "granted", "id", "link", "offset",
+                 "sent_ns", "token", "tries", "window")  # fmt: skip
+
+    id: int
+    window: int  # what may still be sent, and from where: only while its body waits for a window
+    offset: int
+    link: Any
+
+    def __init__(self, token: int, call: Call) -> None:
+        self.token = token
+        self.call = call
+        self.sent_ns = 0
+        self.first_ns = 0
+        self.bytes_in = 0  # of DATA frames
+        self.granted = 0  # of bytes_in, what the peer got its window back for
+        self.tries = 0
+        self.end: End = ACCEPTED
+        self.body: list[bytes] | None = None
+
+    def message(self) -> bytes:
+        """The one message of a unary answer.  Raises ProtocolError; only for a stream whose body was kept."""
+        whole = b"".join(self.body or ())
+        if len(whole) < 5 or len(whole) != 5 + int.from_bytes(whole[1:5], "big"):  # noqa: PLR2004 - the prefix
+            raise ProtocolError(f"the answer is not one gRPC message ({len(whole)} bytes of data)")
+        if whole[0]:
+            raise ProtocolError("the answer is compressed, which was not asked for")
+        return whole[5:]
+
+
+def exactly(payload: bytes, size: int, what: str) -> bytes:
+    if len(payload) != size:
+        raise ProtocolError(f"a {what} frame of {len(payload)} bytes, not {size}", FRAME_SIZE_ERROR)
+    return payload

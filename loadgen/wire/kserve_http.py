@@ -1,0 +1,122 @@
+"""KServe v2 inference over HTTP with the binary tensor extension: tensors to a Request, a reply to tensors.
+
+Always binary: FP16, BF16 and bytes that are not UTF-8 have no JSON form, and JSON numbers cost the server
+more than the model.  It must not know framing, connections or where tensors come from.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from loadgen.records import Request, Tensor
+from loadgen.wire.errors import ProtocolError
+
+Parameter = bool | int | float | str
+HEAD_LENGTH = "Inference-Header-Content-Length"
+NUMPY = {
+    "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
+    "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
+}  # fmt: skip
+
+
+def model_path(model: str, version: str) -> str:
+    """`v2/models/NAME[/versions/V]`, percent-encoded: a name may hold any character."""
+    path = f"v2/models/{quote(model, safe='')}"
+    return f"{path}/versions/{quote(version, safe='')}" if version else path
+
+
+def infer_request(
+    model: str,
+    version: str,
+    tensors: Sequence[Tensor],
+    *,
+    request_id: str | None = None,
+    parameters: Mapping[str, Parameter] | None = None,
+    outputs: Sequence[str] | None = None,
+) -> Request:
+    """One inference; `outputs` None asks for all of them.  Answers come in binary too."""
+    head: dict[str, Any] = {} if request_id is None else {"id": request_id}
+    told: dict[str, Parameter] = dict(parameters or {})
+    if outputs is None:
+        told["binary_data_output"] = True
+    else:
+        head["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
+    if told:
+        head["parameters"] = told
+    head["inputs"] = [
+        {"name": t.name, "datatype": t.datatype, "shape": list(t.shape), "parameters": {"binary_data_size": len(t.data)}}
+        for t in tensors
+    ]  # fmt: skip
+    text = json.dumps(head, separators=(",", ":")).encode()
+    headers = (("Content-Type", "application/octet-stream"), (HEAD_LENGTH, str(len(text))))
+    return Request(
+        model_path(model, version) + "/infer", headers, b"".join((text, *(t.data for t in tensors)))
+    )
+
+
+def read_infer_response(headers: Mapping[str, str], body: bytes) -> list[Tensor]:
+    """The outputs of a reply, binary or JSON.  `headers` has names in lower case.  Raises ProtocolError."""
+    told = headers.get(HEAD_LENGTH.lower())
+    if told is not None and not (told.isdecimal() and int(told) <= len(body)):
+        raise ProtocolError(f"{HEAD_LENGTH} {told!r} does not fit a body of {len(body)} bytes")
+    at = len(body) if told is None else int(told)
+    try:
+        head = json.loads(body[:at])
+        outputs = [
+            (str(o["name"]), str(o["datatype"]), tuple(int(n) for n in o["shape"]), o)
+            for o in head["outputs"]
+        ]
+    except (ValueError, KeyError, TypeError):
+        raise ProtocolError("the reply's JSON is not a KServe v2 answer with outputs") from None
+    tensors = []
+    for name, datatype, shape, output in outputs:
+        size = (output.get("parameters") or {}).get("binary_data_size")
+        if size is None:
+            data = _from_json(name, datatype, shape, output.get("data"))
+        elif isinstance(size, int) and 0 <= size <= len(body) - at:
+            data = body[at : at + size]
+            at += size
+        else:
+            raise ProtocolError(f"output {name}: binary_data_size {size} is more than the reply holds")
+        tensors.append(checked(name, datatype, shape, data))
+    if at != len(body):
+        raise ProtocolError(f"{len(body) - at} bytes after the last output")
+    return tensors
+
+
+def checked(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> Tensor:
+    """A tensor whose bytes fit its shape.  Raises ProtocolError."""
+    kind = "<u2" if datatype == "BF16" else NUMPY.get(datatype)
+    if kind is not None and math.prod(shape) * np.dtype(kind).itemsize != len(data):
+        raise ProtocolError(f"output {name}: {len(data)} bytes do not fit {datatype} {list(shape)}")
+    return Tensor(name, datatype, shape, data)
+
+
+def join_bytes(items: Sequence[bytes]) -> bytes:
+    """The raw form of a BYTES tensor: each element behind its length in 4 bytes."""
+    return b"".join(part for item in items for part in (len(item).to_bytes(4, "little"), item))
+
+
+def _from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> bytes:
+    if not isinstance(data, list):
+        raise ProtocolError(f"output {name}: neither data nor binary_data_size")
+    flat = _flat(data)
+    if len(flat) != math.prod(shape):
+        raise ProtocolError(f"output {name}: {len(flat)} values do not fill {list(shape)}")
+    try:
+        if datatype == "BYTES":
+            return join_bytes([str(item).encode() for item in flat])
+        return np.array(flat, dtype=NUMPY[datatype]).tobytes()
+    except (KeyError, ValueError, TypeError, OverflowError):
+        raise ProtocolError(f"output {name}: JSON values that are no {datatype}") from None
+
+
+def _flat(data: list[Any]) -> list[Any]:
+    """Values of a list that may be nested by its shape."""
+    while data and isinstance(data[0], list):
+        data = [item for part in data for item in (part if isinstance(part, list) else [part])]
+    return data
