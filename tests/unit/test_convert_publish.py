@@ -1,0 +1,163 @@
+"""Publication: whole or not at all, and never over a version that may be served."""
+
+import errno
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from loadgen.convert import publish
+from loadgen.convert.options import ConvertOptions
+from loadgen.convert.publish import PublishError, staged
+
+
+def put(options, text):
+    publish.refuse_existing(options)
+    with staged(options) as stage:
+        (stage.version / "model.onnx").write_text(text)
+        (stage.model / "config.pbtxt").write_text(f"config of {text}")
+        publish.publish(stage, options)
+
+
+def tree(folder):
+    return {p.relative_to(folder).as_posix(): p.read_text() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture
+def options(tmp_path):
+    return ConvertOptions(name="m", repository=tmp_path / "repo")
+
+
+def test_a_new_model_then_a_new_version(options):
+    put(options, "one")
+    assert tree(options.repository) == {"m/1/model.onnx": "one", "m/config.pbtxt": "config of one"}
+    inode = (options.version_folder / "model.onnx").stat().st_ino
+    put(replace(options, version=2), "two")
+    assert tree(options.repository) == {
+        "m/1/model.onnx": "one",
+        "m/2/model.onnx": "two",
+        "m/config.pbtxt": "config of two",
+    }
+    assert (options.version_folder / "model.onnx").stat().st_ino == inode
+    assert [p.name for p in options.repository.iterdir()] == ["m"]
+
+
+def test_an_existing_version_needs_replace(options):
+    put(options, "one")
+    put(replace(options, version=4), "four")
+    with pytest.raises(PublishError, match=r"exists; publish beside it with --version 5, or .* --replace"):
+        put(options, "new")
+    put(replace(options, replace=True), "new")
+    assert tree(options.repository)["m/1/model.onnx"] == "new"
+    assert tree(options.repository)["m/4/model.onnx"] == "four"
+
+
+def test_the_config_comes_last(options, monkeypatch):
+    put(options, "one")
+    seen = []
+    real = Path.replace
+
+    def spy(self, target):
+        seen.append((self.name, (options.model_folder / "2" / "model.onnx").read_text()))
+        return real(self, target)
+
+    monkeypatch.setattr(Path, "replace", spy)
+    put(replace(options, version=2), "two")
+    assert seen == [("config.pbtxt", "two")]
+
+
+@pytest.mark.parametrize("step", ["rename", "replace", "fsync"])
+def test_a_failure_changes_nothing(options, monkeypatch, step):
+    put(options, "one")
+    before = tree(options.repository)
+
+    def full(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    target = {"rename": (Path, "rename"), "replace": (Path, "replace"), "fsync": (os, "fsync")}[step]
+    for changes in ({"version": 2}, {"replace": True}):
+        with monkeypatch.context() as patch:
+            patch.setattr(*target, full)
+            with pytest.raises(PublishError, match="the disk is full") as why:
+                put(replace(options, **changes), "new")
+        assert "\n" not in str(why.value)
+        assert tree(options.repository) == before
+
+
+def test_the_old_version_comes_back_if_the_new_one_cannot_be_moved_in(options, monkeypatch):
+    put(options, "one")
+    before = tree(options.repository)
+    real, calls = Path.rename, []
+
+    def second_fails(self, target):
+        calls.append(self)
+        if len(calls) == 2:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", second_fails)
+        with pytest.raises(PublishError):
+            put(replace(options, replace=True), "new")
+    assert tree(options.repository) == before
+
+
+def test_a_new_model_that_fails_is_not_seen(options, monkeypatch):
+    def full(*_args, **_kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(Path, "rename", full)
+    with pytest.raises(PublishError):
+        put(options, "one")
+    assert list(options.repository.iterdir()) == []
+
+
+def test_nothing_is_seen_before_the_rename(options):
+    with pytest.raises(RuntimeError), staged(options) as stage:  # noqa: PT012 - what is seen meanwhile
+        (stage.version / "model.onnx").write_text("half")
+        assert not options.model_folder.exists()
+        raise RuntimeError
+    assert list(options.repository.iterdir()) == []
+
+
+def test_a_repository_that_cannot_be_one(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("")
+    for repository in (file, file / "deeper"):
+        with (
+            pytest.raises(PublishError, match="not a folder; give another --repository"),
+            staged(ConvertOptions(name="m", repository=repository)),
+        ):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("number", "says"), [(errno.EACCES, "not writable"), (errno.EROFS, "read-only disk")]
+)
+def test_a_repository_that_may_not_be_written(options, monkeypatch, number, says):
+    def denied(*_args, **_kwargs):
+        raise OSError(number, "no")
+
+    monkeypatch.setattr(publish.tempfile, "mkdtemp", denied)
+    with pytest.raises(PublishError, match=says), staged(options):
+        pass
+
+
+def test_too_little_room_is_said_before_the_work(options):
+    with pytest.raises(PublishError, match=r"free, about .* are needed"), staged(options, need_bytes=2**60):
+        pass
+    assert list(options.repository.iterdir()) == []
+
+
+def test_the_stage_of_a_killed_conversion_is_swept(options):
+    child = subprocess.Popen([sys.executable, "-c", ""])
+    child.wait()
+    dead = options.repository / f".staging-{child.pid}-x"
+    alive = options.repository / f".staging-{os.getpid()}-x"
+    dead.mkdir(parents=True)
+    alive.mkdir()
+    put(options, "one")
+    assert (dead.exists(), alive.exists()) == (False, True)
