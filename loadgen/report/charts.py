@@ -55,7 +55,7 @@ def thin(at: Ints, value: Ints, most: int = MOST_POINTS) -> npt.NDArray[np.intp]
 
 def bin_width_ns(span_ns: int) -> int:
     """1, 2 or 5 times a power of ten, such that at most BINS of them cover the span."""
-    least = max(1, span_ns // BINS)
+    least = max(1, -(-span_ns // BINS))
     power = 10 ** (len(str(least)) - 1)
     return int(next(step * power for step in (1, 2, 5, 10) if step * power >= least))
 

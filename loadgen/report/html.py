@@ -49,6 +49,7 @@ def render(run: Run, summary: dict[str, Any]) -> str:
         rows=rows,
         info=run.info,
         figure=words.figure,
+        observed=words.observed,
         titles={name: TITLES[name] for name in TITLES if name in figures},
         facts={
             name: json.dumps(run.info.get(name), indent=2, ensure_ascii=False)

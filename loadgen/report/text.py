@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.report.words import NONE, duration, figure, rate, share
+from loadgen.report.words import NONE, duration, figure, observed, rate, share
 from loadgen.runfile import REPORT
 
 _MOST_BATCHES = 8
@@ -222,7 +222,6 @@ def _objectives(rows: list[dict[str, Any]], console: Console) -> None:
         return
     console.print()
     for row in rows:
-        observed = figure(row["metric"], row["observed"])
         between = ""
         if row["interval"] and row["interval"][0] != row["interval"][1]:
             low, high = (
@@ -233,7 +232,7 @@ def _objectives(rows: list[dict[str, Any]], console: Console) -> None:
         console.print(
             Text.assemble(
                 (f"{row['verdict']:<12}", _STYLE[row["verdict"]]),
-                f" {row['objective']}: observed {observed}{between}, n {row['n']}{note}",
+                f" {row['objective']}: observed {observed(row)}{between}, n {row['n']}{note}",
             )
         )
 

@@ -3,6 +3,8 @@
 Used by every report.  This module must not know where a figure is shown.
 """
 
+from typing import Any
+
 from loadgen.traffic.objective import RATES, SHARES, TIMES
 from loadgen.units import show_ns
 
@@ -33,3 +35,9 @@ def figure(metric: str, value: float | None) -> str:
     if metric in SHARES:
         return f"{value * 100:.3g} %"
     return f"{rate(value)}/s" if metric in RATES else f"{value:.2f}"
+
+
+def observed(row: dict[str, Any]) -> str:
+    """What an objective's figure came to; one that lost requests reach into never came to an end."""
+    lost = row["observed"] is None and row["n"] > 0 and row["metric"] in TIMES
+    return "no answer" if lost else figure(row["metric"], row["observed"])

@@ -48,10 +48,10 @@ def steady(n=1000, *, span=10 * S, start=0, **over):
     return [row(start + i * span // n, **over) for i in range(n)]
 
 
-def build(path: Path, rows, phases=None, server=(), **over) -> Path:
-    """Writes the run folder and returns its path."""
+def build(path: Path, rows, phases=None, server=(), facts=None, **over) -> Path:
+    """Writes the run folder and returns its path; `server` holds snapshot lines, `facts` run.json's "server"."""
     phases = [phase(planned=len(rows))] if phases is None else phases
-    writer = RunWriter(path, info(phases, **over))
+    writer = RunWriter(path, info(phases, server=facts or {}, **over))
     for seq, fields in enumerate(rows):
         writer.append(seq=seq, **fields)
     for line in server:

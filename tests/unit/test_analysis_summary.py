@@ -1,0 +1,228 @@
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.analysis.summary import summarise
+from loadgen.records import Outcome
+from loadgen.runfile import RECORDS, read_run
+from tests.support.runs import MS, S, build, phase, read_json, row, statistics, steady, window
+
+CONTRACT = {"format", "valid", "doubts", "phases", "total", "server", "slo", "client"}
+OF_A_PHASE = {"name", "measured", "loop", "span_ns", "counts", "offered_per_s", "achieved_per_s", "items_per_s",
+              "latency_ns", "service_ns", "lag_ns", "by_kind", "by_length", "errors"}  # fmt: skip
+
+
+def test_the_contract_keys_and_values(tmp_path):
+    found = summarise(build(tmp_path / "run", steady(1000, lag=1 * MS)))
+    assert found.keys() >= CONTRACT
+    one = found["phases"][0]
+    assert one.keys() >= OF_A_PHASE
+    assert one["counts"] == {
+        "planned": 1000, "sent": 1000, "ok": 1000, "failed": 0, "rejected": 0, "timeout": 0, "dropped": 0,
+    }  # fmt: skip
+    assert (one["latency_ns"]["p99"], one["service_ns"]["p99"], one["lag_ns"]["p99"]) == (
+        11 * MS,
+        10 * MS,
+        MS,
+    )
+    assert one["offered_per_s"] == 100.0
+    assert one["span_ns"] == 10 * S + MS  # the last request was due at 9.99 s and took 11 ms
+    assert one["achieved_per_s"] == pytest.approx(1000 / 10.001)
+    assert found["client"] == {
+        "cpu_ns_per_request": 100_000, "max_in_flight": 4, "workers": 1,
+        "loop_lag_ns": {"n": 100, "p50": 50_000, "p99": 200_000, "max": 400_000},
+        "cap": {"in_flight": None, "when_full": "wait"},
+    }  # fmt: skip
+    json.dumps(found, allow_nan=False)
+
+
+def test_failures_are_in_no_percentile_and_have_a_row_of_their_own(tmp_path):
+    """441 quick refusals must not halve the median of 160 slow successes."""
+    rows = [
+        row(i * MS, 300_000, outcome=Outcome.REJECTED, status=429, detail="queue full") for i in range(441)
+    ]
+    rows += [row(i * MS, 2500 * MS) for i in range(160)]
+    found = summarise(build(tmp_path / "run", rows))
+    total = found["total"]
+    assert (total["latency_ns"]["n"], total["latency_ns"]["p50"]) == (160, 2500 * MS)
+    assert (total["counts"]["rejected"], total["counts"]["failed"], total["counts"]["ok"]) == (441, 0, 160)
+    error = total["errors"]["rejected"]
+    assert (error["n"], error["status"], error["text"]) == (441, {"429": 441}, "queue full")
+    assert error["latency_ns"]["p50"] == 300_000
+    assert found["valid"] is False
+
+
+def test_the_same_error_is_grouped_once_with_its_most_common_words(tmp_path):
+    rows = steady(10) + [
+        row(i, MS, outcome=Outcome.HTTP_5XX, status=500 + i % 2, detail="a") for i in range(7)
+    ]
+    rows += [
+        row(1, MS, outcome=Outcome.HTTP_5XX, status=500, detail="b"),
+        row(2, None, outcome=Outcome.CONNECT),
+    ]
+    errors = summarise(build(tmp_path / "run", rows))["total"]["errors"]
+    assert errors.keys() == {"http_5xx", "connect"}
+    five = errors["http_5xx"]
+    assert (five["n"], five["text"], five["different_texts"], five["status"]) == (
+        8,
+        "a",
+        2,
+        {"500": 5, "501": 3},
+    )
+    assert (errors["connect"]["n"], errors["connect"]["latency_ns"]["n"], errors["connect"]["text"]) == (
+        1,
+        0,
+        None,
+    )
+
+
+def test_warm_up_is_listed_and_in_no_total(tmp_path):
+    phases = [
+        phase("warm", measured=False, planned=100, load_end_ns=S, end_ns=S, duration_ns=S),
+        phase("steady", start_ns=S, load_end_ns=11 * S, end_ns=11 * S, planned=1000),
+    ]
+    rows = steady(100, span=S, service=20 * S, phase=0) + steady(1000, start=S, phase=1)
+    server = window(statistics({1: 5}), statistics({1: 105}), phase="warm")
+    server += window(statistics({1: 105}), statistics({1: 105, 4: 250}))
+    found = summarise(build(tmp_path / "run", rows, phases, server))
+    assert [(p["name"], p["measured"]) for p in found["phases"]] == [("warm", False), ("steady", True)]
+    assert found["phases"][0]["latency_ns"]["max"] == 20 * S
+    assert found["total"]["latency_ns"]["max"] == 10 * MS
+    assert found["total"]["counts"]["planned"] == 1000
+    assert found["total"]["span_ns"] == 10 * S
+    assert found["server"]["batch_sizes"] == {"4": 250}
+
+
+def test_two_measured_phases_pool_latencies_and_add_up_spans(tmp_path):
+    phases = [
+        phase("a", planned=100, load_end_ns=10 * S),
+        phase("b", planned=300, start_ns=20 * S, load_end_ns=30 * S, end_ns=30 * S),
+    ]
+    rows = steady(100, service=10 * MS) + steady(300, start=20 * S, service=30 * MS, phase=1)
+    total = summarise(build(tmp_path / "run", rows, phases))["total"]
+    assert total["span_ns"] == 20 * S
+    assert (total["latency_ns"]["n"], total["latency_ns"]["p50"], total["latency_ns"]["mean"]) == (
+        400,
+        30 * MS,
+        25 * MS,
+    )
+    assert (total["offered_per_s"], total["achieved_per_s"]) == (20.0, 20.0)
+
+
+def test_items_and_requests_are_told_apart(tmp_path):
+    kinds = [
+        {
+            "name": "eight",
+            "model": "m",
+            "version": "1",
+            "batch": 8,
+            "weight": 1.0,
+            "timeout_ns": S,
+            "variants": 1,
+        }
+    ]
+    found = summarise(build(tmp_path / "run", steady(100, items=8), kinds=kinds))["phases"][0]
+    assert (found["achieved_per_s"], found["items_per_s"]) == (10.0, 80.0)
+    assert found["by_kind"]["eight"]["batch"] == 8
+
+
+def test_lengths_fall_into_buckets_that_end_at_powers_of_two(tmp_path):
+    lengths = [0, 1, 2, 3, 4, 5, 64, 65, 128, 129]
+    rows = [row(i, (i + 1) * MS, length=length) for i, length in enumerate(lengths)] + [row(11, MS)]
+    found = summarise(build(tmp_path / "run", rows))["total"]["by_length"]
+    assert [(b["from"], b["to"], b["n"]) for b in found] == [
+        (0, 1, 2), (2, 2, 1), (3, 4, 2), (5, 8, 1), (33, 64, 1), (65, 128, 2), (129, 256, 1),
+    ]  # fmt: skip
+    assert found[5]["latency_ns"]["max"] == 9 * MS
+
+
+def test_an_interrupt_leaves_planned_arrivals_visible(tmp_path):
+    phases = [phase(planned=1000, load_end_ns=4 * S, end_ns=4 * S)]
+    rows = [
+        *steady(400, span=4 * S),
+        row(4 * S, 0, outcome=Outcome.CANCELLED),
+        row(4 * S, None, outcome=Outcome.CANCELLED),
+    ]
+    found = summarise(build(tmp_path / "run", rows, phases, status="interrupted"))
+    counts = found["total"]["counts"]
+    assert (counts["planned"], counts["sent"], counts["ok"], counts["cancelled"]) == (1000, 401, 400, 1)
+    assert (found["total"]["offered_per_s"], found["total"]["span_ns"]) == (100.0, 4 * S)
+    doubt = next(d for d in found["doubts"] if d["code"] == "interrupted")
+    assert "599 of 1000 planned requests were never sent" in doubt["text"]
+    assert found["valid"] is True
+
+
+def test_a_killed_run_reads_up_to_the_last_whole_batch(tmp_path):
+    unknown = phase(planned=20_000, start_ns=None, load_end_ns=None, end_ns=None, cpu_ns=0, loop_lag_ns=None)
+    path = build(tmp_path / "run", steady(20_000, span=200 * S), [unknown], status="running")
+    whole = (path / RECORDS).read_bytes()
+    (path / RECORDS).write_bytes(whole[: len(whole) * 6 // 10])
+    kept = len(read_run(path).records)
+    found = summarise(path)
+    assert 0 < kept < 20_000
+    assert found["total"]["counts"]["ok"] == kept
+    assert found["total"]["achieved_per_s"] == pytest.approx(100, rel=0.01)
+    assert found["client"]["cpu_ns_per_request"] is None
+    assert "unfinished" in {d["code"] for d in found["doubts"]}
+
+
+def test_a_phase_that_never_started_has_nulls_not_zeros(tmp_path):
+    never = phase(planned=10, start_ns=None, load_end_ns=None, end_ns=None)
+    found = summarise(build(tmp_path / "run", [], [never]))["phases"][0]
+    assert (found["span_ns"], found["achieved_per_s"], found["latency_ns"]["p50"]) == (None, None, None)
+
+
+def test_a_closed_loop_asks_for_what_it_sends(tmp_path):
+    phases = [phase(loop="closed", users=4, planned=None)]
+    found = summarise(build(tmp_path / "run", steady(200), phases))["phases"][0]
+    assert (found["counts"]["planned"], found["offered_per_s"], found["users"]) == (200, 20.0, 4)
+
+
+def test_one_request_in_all_is_reported_with_its_n(tmp_path):
+    """A window shorter than a request: it belongs to the phase it was due in, and the span reaches its end."""
+    phases = [phase(planned=1, duration_ns=S, load_end_ns=S, end_ns=3 * S)]
+    found = summarise(build(tmp_path / "run", [row(S // 2, 2 * S)], phases))
+    assert found["total"]["latency_ns"] == {
+        "n": 1, "mean": 2 * S, "p50": 2 * S, "p90": 2 * S, "p95": 2 * S, "p99": 2 * S, "p999": 2 * S, "max": 2 * S,
+    }  # fmt: skip
+    assert found["total"]["span_ns"] == S // 2 + 2 * S
+    assert found["valid"] is True
+
+
+def test_the_server_figures_are_differences(tmp_path):
+    before = statistics({1: 50, 8: 10})
+    after = statistics({1: 150, 8: 110}, queue_ns=2 * MS, compute_ns=5 * MS)
+    server = summarise(build(tmp_path / "run", steady(900), server=window(before, after)))["server"]
+    assert server["batch_sizes"] == {"1": 100, "8": 100}
+    assert (server["mean_batch"], server["inference_count"], server["execution_count"]) == (4.5, 900, 200)
+    assert (server["queue_ns_mean"], server["compute_ns_mean"]) == (2 * MS, 5 * MS)
+
+
+def test_no_statistics_are_null(tmp_path):
+    server = summarise(build(tmp_path / "run", steady(10)))["server"]
+    assert {server[key] for key in ("mean_batch", "queue_ns_mean", "compute_ns_mean", "batch_sizes")} == {
+        None
+    }
+
+
+@given(
+    rows=st.lists(
+        st.tuples(st.integers(0, 10**9), st.integers(0, 10**9), st.sampled_from(list(Outcome))), max_size=40
+    )
+)
+def test_every_request_is_counted_exactly_once(tmp_path_factory, rows):
+    path = tmp_path_factory.mktemp("runs") / "run"
+    made = [row(due, service, outcome=outcome) for due, service, outcome in rows]
+    counts = summarise(build(path, made))["total"]["counts"]
+    ends = ("ok", "failed", "rejected", "timeout", "dropped", "cancelled")
+    assert sum(counts.get(key, 0) for key in ends) == len(rows)
+    assert counts["sent"] == len(rows) - counts["dropped"]
+
+
+def test_run_json_is_left_as_it_was(tmp_path):
+    path = build(tmp_path / "run", steady(10))
+    before = read_json(path / "run.json")
+    summarise(path)
+    assert read_json(path / "run.json") == before

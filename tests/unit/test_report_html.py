@@ -1,0 +1,122 @@
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from loadgen.analysis.frame import frame_of
+from loadgen.analysis.summary import summarise
+from loadgen.records import Outcome
+from loadgen.report.charts import BINS, MOST_POINTS, bin_width_ns, charts, distribution, thin
+from loadgen.report.html import render
+from loadgen.runfile import read_run
+from tests.support.example_run import example
+from tests.support.runs import MS, S, build, phase, row, statistics, steady, window
+
+FIXTURE = Path(__file__).parent.parent / "fixtures" / "run-format-1"
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def page(path):
+    run = read_run(path)
+    return render(run, summarise(run))
+
+
+def figures(path):
+    run = read_run(path)
+    return charts(frame_of(run), summarise(run), run.info)
+
+
+def test_a_run_folder_of_format_1_always_loads():
+    assert summarise(FIXTURE) == json.loads(
+        (GOLDEN / "run-format-1.summary.json").read_text(encoding="utf-8")
+    )
+
+
+def test_the_page_needs_nothing_from_outside(tmp_path):
+    text = page(example(tmp_path / "run"))
+    head = text[: text.index("<script>")]
+    assert "default-src 'none'" in head
+    assert not re.search(r"""(?:src|href)\s*=\s*["']?(?:https?:)?//""", head)
+
+
+def test_hostile_names_and_details_stay_text(tmp_path):
+    evil = "</script><script>alert(1)</script>"
+    base = {"model": "m", "version": "1", "batch": 1, "weight": 1.0, "timeout_ns": S, "variants": 1}
+    kinds = [{"name": evil} | base, {"name": "b"} | base]
+    rows = steady(50) + steady(50, kind=1) + [row(0, MS, outcome=Outcome.HTTP_5XX, status=500, detail=evil)]
+    profile = {"name": evil, "text": evil, "sha256": "0"}
+    path = build(tmp_path / "run", rows, [phase(evil)], kinds=kinds, profile=profile, facts={"x": evil})
+    text = page(path)
+    assert evil not in text
+    assert "<script>alert" not in text
+    assert text.count("&lt;/script&gt;&lt;script&gt;alert(1)") >= 6
+
+
+def test_the_data_survives_the_escaping(tmp_path):
+    text = page(example(tmp_path / "run"))
+    data = json.loads(re.search(r"const figures = (.*);\n", text)[1])
+    assert data.keys() == {"over-time", "rate", "distribution", "batches"}
+    assert data["batches"]["data"][0]["x"] == ["1", "2", "4", "8"]
+    assert data["batches"]["data"][0]["y"] == [100, 50, 40, 20]
+
+
+def test_every_axis_has_a_unit(tmp_path):
+    for figure in figures(example(tmp_path / "run")).values():
+        for axis in ("xaxis", "yaxis"):
+            assert re.search(
+                r"\((s|ms|%|requests/s|items an execution|count)\)", figure["layout"][axis]["title"]["text"]
+            )
+
+
+@pytest.mark.parametrize("rows", [[], [row(0, None, outcome=Outcome.CONNECT)], [row(0)], [row(0, 0)]])
+def test_little_or_nothing_measured_still_makes_a_page(tmp_path, rows):
+    assert "</html>" in page(
+        build(tmp_path / "run", rows, [phase(start_ns=None, load_end_ns=None, end_ns=None)])
+    )
+
+
+@given(st.integers(1, 10**15))
+def test_bins_are_round_and_few(span):
+    width = bin_width_ns(span)
+    assert re.fullmatch(r"[125]0*", str(width))
+    assert span <= width * BINS
+
+
+@given(st.integers(0, 2**32 - 1))
+def test_thinning_keeps_the_slowest_of_each_slice_and_few_others(seed):
+    rng = np.random.default_rng(seed)
+    at, value = np.sort(rng.integers(0, 10**9, 20_000)), rng.integers(0, 10**9, 20_000)
+    kept = thin(at, value)
+    assert kept.size <= MOST_POINTS
+    assert (np.diff(at[kept]) >= 0).all()
+    slices = np.minimum((at - at.min()) * 1000 // (at.max() - at.min()), 999)
+    assert all(
+        value[slices == s].max() in value[kept][slices[kept] == s] for s in np.unique(slices)[:50].tolist()
+    )
+
+
+def test_the_rate_chart_counts_every_request(tmp_path):
+    due, ok = figures(build(tmp_path / "run", steady(1000)))["rate"]["data"]
+    width = ok["x"][1] - ok["x"][0]
+    assert sum(due["y"]) * width == pytest.approx(1000)
+    assert sum(ok["y"]) * width == pytest.approx(1000)
+    assert due["y"][10] == 100.0
+
+
+def test_the_distribution_meets_the_percentiles(tmp_path):
+    rows = [row(i * MS, (i + 1) * MS) for i in range(1000)]
+    frame = frame_of(read_run(build(tmp_path / "run", rows)))
+    trace = distribution(frame)["data"][0]
+    points = dict(zip(trace["y"], trace["x"], strict=True))
+    assert (points[100.0], points[0.1]) == (1.0, 1000.0)
+    assert trace["x"] == sorted(trace["x"])
+
+
+def test_batches_are_drawn_only_when_the_server_told_them(tmp_path):
+    assert "batches" not in figures(build(tmp_path / "a", steady(10)))
+    server = window(statistics({1: 0}), statistics({2: 5}))
+    assert figures(build(tmp_path / "b", steady(10), server=server))["batches"]["data"][0]["y"] == [5]

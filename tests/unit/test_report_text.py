@@ -1,0 +1,103 @@
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from loadgen.analysis.summary import summarise
+from loadgen.report.text import print_summary
+from loadgen.report.words import figure, observed, rate, share
+from tests.support.example_run import example
+from tests.support.runs import build, phase, row, steady
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def shown(summary, encoding="utf-8", width=80):
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding=encoding)
+    print_summary(summary, Console(file=file, width=width, highlight=False), Path("runs/x.html"))
+    file.flush()
+    return raw.getvalue().decode(encoding)
+
+
+def test_the_example_reads_as_it_always_did(tmp_path):
+    """On a wanted change: python -m tests.support.golden."""
+    text = shown(summarise(example(tmp_path / "run")))
+    assert [line.rstrip() for line in text.splitlines()] == (GOLDEN / "summary.txt").read_text().splitlines()
+
+
+def test_no_line_is_wider_than_80_columns_nor_carries_control_characters(tmp_path):
+    text = shown(summarise(example(tmp_path / "run")))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "\x1b" not in text
+    assert "queue full [31m </script>[bold]" in " ".join(text.split())
+
+
+def test_a_terminal_without_unicode_gets_ascii(tmp_path):
+    kinds = [
+        {
+            "name": "模型",
+            "model": "m",
+            "version": "1",
+            "batch": 1,
+            "weight": 1.0,
+            "timeout_ns": 1,
+            "variants": 1,
+        }
+    ] * 2
+    kinds[1] = kinds[1] | {"name": "b"}
+    rows = steady(20) + steady(20, kind=1)
+    text = shown(summarise(build(tmp_path / "run", rows, kinds=kinds)), encoding="ascii")
+    assert text.isascii()
+    assert "??" in text
+
+
+def test_requests_and_items_are_named_apart_when_a_batch_is_more_than_one(tmp_path):
+    kinds = [
+        {"name": "k", "model": "m", "version": "1", "batch": 8, "weight": 1.0, "timeout_ns": 1, "variants": 1}
+    ]
+    text = shown(summarise(build(tmp_path / "run", steady(100, items=8), kinds=kinds)))
+    header, line = next(
+        (a, b) for a, b in zip(text.splitlines(), text.splitlines()[2:], strict=False) if "items/s" in a
+    )
+    assert header.split()[:5] == ["requests/s", "asked", "achieved", "items/s", "batch"]
+    assert line.split()[:5] == ["steady", "10.0", "10.0", "80.0", "8"]
+    assert "items/s" not in shown(summarise(build(tmp_path / "one", steady(100))))
+
+
+def test_not_valid_is_the_first_word_and_its_reason_the_first_doubt(tmp_path):
+    text = shown(summarise(build(tmp_path / "run", [row(0)], [phase(planned=1, cpu_ns=10**10)])))
+    assert text.startswith("NOT VALID, 3 doubts below")
+    assert text.index("not valid: phase steady: the client was the limit") < text.index("doubt: P99 is of 1")
+
+
+def test_what_was_not_measured_is_a_dash(tmp_path):
+    text = shown(summarise(build(tmp_path / "run", [])))
+    assert "nan" not in text.lower()
+    assert next(line for line in text.splitlines() if line.startswith("steady")).split() == [
+        "steady",
+        "0",
+        *"------",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(None, "-"), (0.421, "0.42"), (9.714, "9.71"), (97.14, "97.1"), (12345.6, "12346")]
+)
+def test_rates(value, text):
+    assert rate(value) == text
+
+
+def test_a_percentile_that_failures_reach_is_named_so():
+    assert observed({"metric": "latency", "observed": None, "n": 500}) == "no answer"
+    assert observed({"metric": "latency", "observed": None, "n": 0}) == "-"
+    assert observed({"metric": "latency", "observed": 2_000_000, "n": 500}) == "2 ms"
+
+
+def test_figures_carry_units():
+    assert figure("latency", 2_500_000) == "2.5 ms"
+    assert figure("failure rate", 0.0125) == "1.25 %"
+    assert figure("items/s", 80) == "80.0/s"
+    assert (figure("mean batch", 4.5), figure("lag", None)) == ("4.50", "-")
+    assert (share(0.004), share(0.5), share(0)) == ("<1%", "50%", "0%")
