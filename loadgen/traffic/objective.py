@@ -92,15 +92,16 @@ def _quantile(statistic: str, text: str) -> float | None:
         return None
     if statistic == "max":
         return 1.0
-    number = re.fullmatch(r"p(\d{1,2}(?:\.\d+)?|\d{3,5})", statistic)
+    number = re.fullmatch(r"p(\d+(?:\.\d+)?)", statistic)
     if number is None:
         raise ObjectiveError(
             f"objective {text!r}: {statistic!r} is none of pNN, mean, max, e.g. p99 or p99.9"
         )
     digits = number[1]
-    whole = len(digits) if "." not in digits and len(digits) > 2 else 2  # noqa: PLR2004 - p999 is 99.9
-    value = round(float(digits) * 10.0**-whole, 9)
-    if not 0.0 < value < 1.0 or digits.startswith("1000"):
+    if re.fullmatch(r"99\d+", digits):  # p999 is 99.9
+        digits = f"{digits[:2]}.{digits[2:]}"
+    value = round(float(digits) / 100, 9)
+    if not 0.0 < value < 1.0:
         raise ObjectiveError(
             f"objective {text!r}: {statistic!r} is outside p0 to p100; for the largest write max"
         )

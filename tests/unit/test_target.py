@@ -1,0 +1,74 @@
+import pytest
+
+from loadgen.target import Target, TargetError, parse_target
+
+
+@pytest.mark.parametrize(
+    ("text", "target"),
+    [
+        ("localhost:8000", Target("http", "localhost", 8000)),
+        ("http://h", Target("http", "h", 8000)),
+        ("https://h:9", Target("http", "h", 9, tls=True)),
+        ("http://h:8000/base/x/", Target("http", "h", 8000, base_path="/base/x")),
+        ("http://h:8000/", Target("http", "h", 8000)),
+        ("grpc://h", Target("grpc", "h", 8001)),
+        ("grpc://h:8001/", Target("grpc", "h", 8001)),
+        ("grpcs://h:443", Target("grpc", "h", 443, tls=True)),
+        ("GRPC://H:1", Target("grpc", "h", 1)),
+        ("http://[::1]:8000", Target("http", "::1", 8000)),
+        ("[::1]:8000", Target("http", "::1", 8000)),
+        ("  h:1\n", Target("http", "h", 1)),
+        ("http://h/模", Target("http", "h", 8000, base_path="/%E6%A8%A1")),
+        ("http://h/a%20b", Target("http", "h", 8000, base_path="/a%20b")),
+    ],
+)
+def test_every_form_becomes_one(text, target):
+    assert parse_target(text) == target
+    assert parse_target(target.url) == target
+
+
+def test_a_bare_address_takes_the_protocol_asked_for():
+    assert parse_target("h", protocol="grpc") == Target("grpc", "h", 8001)
+    assert parse_target("h:8001", protocol="grpc").url == "grpc://h:8001"
+
+
+def test_ipv6_stands_in_brackets():
+    assert parse_target("grpc://[::1]:8001").authority == "[::1]:8001"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("ftp://h", "unknown scheme 'ftp'"),
+        ("http://", "no host"),
+        ("", "no host"),
+        ("http://h:0", "no port"),
+        ("http://h:", "no port after ':'"),
+        ("http:/h", "no port after ':'"),
+        ("http://h:99999", "Port out of range"),
+        ("http://h:abc", "Port"),
+        ("http://u:p@h", "credentials"),
+        ("http://h/x?y=1", "no place here"),
+        ("http://h/x#y", "no place here"),
+        ("http://h/a b", "spaces"),
+        ("http://h\r\nX: y", "spaces"),
+        ("grpc://h:8001/base", "gRPC has no base path; write grpc://h:8001"),
+        ("http://[::1", "IPv6"),
+    ],
+)
+def test_refused_in_one_line(text, says):
+    with pytest.raises(TargetError) as caught:
+        parse_target(text)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_scheme_at_odds_with_the_protocol_is_refused_in_words():
+    with pytest.raises(TargetError, match="the scheme 'http' is not grpc; write grpc://h:8001"):
+        parse_target("http://h:8001", protocol="grpc")
+
+
+def test_a_password_is_not_repeated():
+    with pytest.raises(TargetError) as caught:
+        parse_target("http://user:hunter2@h")
+    assert "hunter2" not in str(caught.value)

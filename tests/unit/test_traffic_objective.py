@@ -1,0 +1,71 @@
+import pytest
+
+from loadgen.traffic.objective import Objective, ObjectiveError, parse_objective
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "metric", "quantile", "op", "threshold"),
+    [
+        ("latency p99 < 250ms", None, "latency", 0.99, "<", 250e6),
+        ("latency p99.9 < 1s", None, "latency", 0.999, "<", 1e9),
+        ("latency p999 <= 1s", None, "latency", 0.999, "<=", 1e9),
+        ("service p50<=80us", None, "service", 0.5, "<=", 80e3),
+        ("lag mean < 1ms", None, "lag", None, "<", 1e6),
+        ("lag max < 1ms", None, "lag", 1.0, "<", 1e6),
+        ("Latency P95 < 1s", None, "latency", 0.95, "<", 1e9),
+        ("failure rate < 1%", None, "failure rate", None, "<", 0.01),
+        ("rejection rate <= 0.5 %", None, "rejection rate", None, "<=", 0.005),
+        ("requests/s > 50", None, "requests/s", None, ">", 50.0),
+        ("items/s >= 90/m", None, "items/s", None, ">=", 1.5),
+        ("mean batch > 2.5", None, "mean batch", None, ">", 2.5),
+        ("short: service p95 <= 80ms", "short", "service", 0.95, "<=", 80e6),
+        ("  short :  failure rate<1%  ", "short", "failure rate", None, "<", 0.01),
+    ],
+)
+def test_read(text, kind, metric, quantile, op, threshold):
+    assert parse_objective(text) == Objective(
+        " ".join(text.split()), kind, metric, quantile, op, pytest.approx(threshold)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "cannot be read"),
+        ("latency p99", "cannot be read"),
+        ("latency p99 = 5ms", "cannot be read"),
+        ("latency p99 << 5ms", "cannot be read"),
+        ("latncy p99 < 5ms", "did you mean 'latency'"),
+        ("latency < 5ms", "needs one of pNN, mean, max"),
+        ("latency median < 5ms", "'median' is none of pNN, mean, max"),
+        ("latency p100 < 5ms", "for the largest write max"),
+        ("latency p0 < 5ms", "outside p0 to p100"),
+        ("latency p99 < 5", "'5' is not a duration"),
+        ("latency p99 < -5ms", "not a duration"),
+        ("failure rate < 0.01", "not a percentage"),
+        ("failure rate < 101%", "more than 100%"),
+        ("requests/s > 5%", "not a plain number"),
+        ("requests/s > 5/d", "not a rate"),
+        ("short: mean batch > 2", "by model, not by kind"),
+        ("failure rate p99 < 1%", "unknown metric"),
+    ],
+)
+def test_refused_in_one_line(text, says):
+    with pytest.raises(ObjectiveError) as caught:
+        parse_objective(text)
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("op", "below", "equal", "above"),
+    [
+        ("<", True, False, False),
+        ("<=", True, True, False),
+        (">", False, False, True),
+        (">=", False, True, True),
+    ],
+)
+def test_holds(op, below, equal, above):
+    objective = parse_objective(f"requests/s {op} 50")
+    assert [objective.holds(value) for value in (49.9, 50.0, 50.1)] == [below, equal, above]
