@@ -8,6 +8,7 @@ import itertools
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from typing import cast
 
 from loadgen.records import LoadgenError, Outcome, Request
 from loadgen.seams import Clock, Receiver
@@ -31,7 +32,7 @@ _OUTCOMES = {0: Outcome.OK, 4: Outcome.TIMEOUT, 8: Outcome.REJECTED, 14: Outcome
 
 
 class _Connection(Link):
-    __slots__ = ("_now", "_owner", "gone", "h2", "transport", "write")
+    __slots__ = ("_now", "_owner", "corked", "gone", "h2", "transport", "write")
 
     transport: asyncio.Transport
     write: Callable[[bytes], None]
@@ -42,12 +43,12 @@ class _Connection(Link):
         self._now = owner.now_ns
         self.h2 = H2Connection(owner.blocks)
         self.gone = False
+        self.corked = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what TCP gives
         no_delay(transport)
-        self.transport = transport
-        self.write = transport.write
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self.write = self.transport.write
         self._owner.made(self)
         self.write(self.h2.greeting())
 
@@ -62,15 +63,23 @@ class _Connection(Link):
             return
         if h2.out:
             self._control()
-        for stream in ended:
-            if stream.end is SUCCESS and stream.bytes_in and stream.body is None:
-                token = stream.token
-                del owner.flying[token]
-                owner.on_reply(token, stream.sent_ns, stream.first_ns, now, _OK, 0, stream.bytes_in, None)
-            else:
-                owner.ended(stream, now, h2.farewell)
-        if owner.queue:
-            owner.serve()
+        # what the callbacks send on this connection leaves in one write: the rest of the batch costs less
+        # than a system call each would
+        self.corked = True
+        try:
+            for stream in ended:
+                if stream.end is SUCCESS and stream.bytes_in and stream.body is None:
+                    token = stream.token
+                    del owner.flying[token]
+                    owner.on_reply(token, stream.sent_ns, stream.first_ns, now, _OK, 0, stream.bytes_in, None)
+                else:
+                    owner.ended(stream, now, h2.farewell)
+            if owner.queue:
+                owner.serve()
+        finally:
+            self.corked = False
+            if h2.out and not self.gone:
+                self.write(h2.take())
         if h2.retiring:
             self._retire()
 
@@ -187,11 +196,16 @@ class GrpcTransport:
         return Call(block, request.body)
 
     async def open(self, receiver: Receiver, connections: int) -> None:
-        """Opens that many connections, at least one.  Raises LoadgenError when no server answers."""
+        """Opens up to that many connections, at least one.
+
+        Called again it opens only those that are missing, and `receiver` takes over.  Raises LoadgenError
+        when no server answers.
+        """
         self.on_reply = receiver.on_reply
         self._loop = asyncio.get_running_loop()
-        await self._dialer.first()
-        for _ in range(connections - 1):
+        if not self._links:
+            await self._dialer.first()
+        for _ in range(connections - len(self._links)):
             self._dialer.dial()
         await self._dialer.settle()
 
@@ -206,7 +220,10 @@ class GrpcTransport:
                 stream.link = link
                 self.flying[token] = stream
                 stream.sent_ns = self.now_ns()
-                link.write(h2.request(stream))
+                if link.corked:
+                    h2.out.append(h2.request(stream))
+                else:
+                    link.write(h2.request(stream))
                 return
         self._send_slowly(stream)
 
@@ -230,7 +247,10 @@ class GrpcTransport:
                 stream.link = link
                 self.flying[token] = stream
                 stream.sent_ns = stream.sent_ns or self.now_ns()
-                link.write(h2.request(stream))
+                if link.corked:
+                    h2.out.append(h2.request(stream))
+                else:
+                    link.write(h2.request(stream))
 
     def want(self) -> None:
         """Opens as many connections as the waiting calls need, unless the server takes no calls for now."""
@@ -289,7 +309,7 @@ class GrpcTransport:
         if stream is not None:
             link: _Connection = stream.link
             link.h2.cancel(stream)
-            if not link.gone:
+            if not link.gone and not link.corked:
                 link.write(link.h2.take())
             came = (
                 f"{stream.bytes_in} bytes of the answer came"

@@ -7,6 +7,7 @@ import asyncio
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import cast
 
 from loadgen.records import Outcome, Request
 from loadgen.seams import Clock, Receiver
@@ -70,10 +71,9 @@ class _Connection(Link):
         self.gone = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)  # noqa: S101 - what TCP gives
         no_delay(transport)
-        self.transport = transport
-        self.write = transport.write
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self.write = self.transport.write
         self._owner.made(self)
 
     def data_received(self, data: bytes) -> None:
@@ -258,11 +258,16 @@ class HttpTransport:
         )
 
     async def open(self, receiver: Receiver, connections: int) -> None:
-        """Opens that many connections, at least one.  Raises LoadgenError when no server answers."""
+        """Opens up to that many connections, at least one.
+
+        Called again it opens only those that are missing, and `receiver` takes over.  Raises LoadgenError
+        when no server answers.
+        """
         self.on_reply = receiver.on_reply
         self._loop = asyncio.get_running_loop()
-        await self._dialer.first()
-        for _ in range(connections - 1):
+        if not self._links:
+            await self._dialer.first()
+        for _ in range(connections - len(self._links)):
             self._dialer.dial()
         await self._dialer.settle()
 
