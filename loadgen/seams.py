@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from loadgen.records import Outcome, Request
 
@@ -32,6 +32,9 @@ class Prepared(Protocol):
         """Bytes that go on the wire for one sending of it."""
 
 
+PreparedT = TypeVar("PreparedT", bound=Prepared)
+
+
 class Receiver(Protocol):
     """Whom a transport tells what became of a request: a plain call, from inside the event loop."""
 
@@ -49,19 +52,22 @@ class Receiver(Protocol):
         """Exactly once for each token given to `send`, also after `cancel`; never from within `send`."""
 
 
-class Transport(Protocol):
+class Transport(Protocol[PreparedT]):
     """Moves prepared bytes.  No hidden cap: it opens connections as they are needed.
 
     `on_body`, when set, is given (token, body) of each complete successful answer before `on_reply`:
     for HTTP the decoded entity (with its headers as a dict), for gRPC the message; unset on the hot path.
     """
 
-    def prepare(self, request: Request) -> Prepared: ...
+    def prepare(self, request: Request) -> PreparedT: ...
 
     async def open(self, receiver: Receiver, connections: int) -> None:
-        """Opens that many connections ahead of the load; raises LoadgenError if none can be opened."""
+        """Opens that many connections ahead of the load; raises LoadgenError if none can be opened.
 
-    def send(self, token: int, prepared: Prepared) -> None:
+        Called again between loads, it hands the transport to another receiver and opens what is missing.
+        """
+
+    def send(self, token: int, prepared: PreparedT) -> None:
         """Writes now if a connection is free, else as soon as one is; stamps `sent_ns` before the write."""
 
     def cancel(self, token: int, outcome: Outcome) -> None:

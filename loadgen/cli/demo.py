@@ -21,9 +21,13 @@ class Protocol(StrEnum):
 
 
 def demo(
-    repository: Annotated[Path, typer.Option(help="Where the converted model is kept.")] = Path("model_repository"),
+    repository: Annotated[Path, typer.Option(help="Where the converted model is kept.")] = Path(
+        "model_repository"
+    ),
     protocol: Annotated[Protocol, typer.Option(help="Over which protocol the load goes.")] = Protocol.grpc,
-    out: Annotated[Path | None, typer.Option(help="The run folder to make; default runs/<time>-demo.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder to make; default runs/<time>-demo.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the text.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:

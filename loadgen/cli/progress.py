@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from types import TracebackType
+from typing import Self
 
 _EVERY_S = 5.0
 
@@ -30,7 +31,7 @@ class Progress:
             self._written = time.monotonic()
             sys.stderr.write(text + "\n")
 
-    def __enter__(self) -> Progress:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

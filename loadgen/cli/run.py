@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -23,10 +23,18 @@ EXAMPLE = (
 
 def run(
     profile: Annotated[Path, typer.Argument(help="A traffic profile (YAML); see `loadgen profile keys`.")],
-    target: Annotated[str | None, typer.Option(help="http://host:8000 or grpc://host:8001; wins over the profile's.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder to make; default runs/<time>-<name>.")] = None,
-    seed: Annotated[int | None, typer.Option(min=0, help="Another seed: other arrivals of the same law.")] = None,
-    wait: Annotated[str, typer.Option(help="How long models may take to become ready.")] = "30s",
+    target: Annotated[
+        str | None, typer.Option(help="http://host:8000 or grpc://host:8001; wins over the profile's.")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="The run folder to make; default runs/<time>-<name>.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Another seed: other arrivals of the same law.")
+    ] = None,
+    wait: Annotated[
+        str, typer.Option(help="Wait this long for server and models, e.g. 60s; 0s: they must be ready.")
+    ] = "0s",
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the text.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
@@ -60,6 +68,7 @@ def conclude(path: Path, *, interrupted: bool, as_json: bool) -> None:
     """Writes the reports of a run, prints them, and exits with the code that says how it went."""
     from rich.console import Console
 
+    from loadgen.analysis.conclusion import exit_code
     from loadgen.report.text import print_summary
     from loadgen.report.write import write_reports
 
@@ -71,11 +80,3 @@ def conclude(path: Path, *, interrupted: bool, as_json: bool) -> None:
     code = 130 if interrupted else exit_code(summary)
     if code:
         raise typer.Exit(code)
-
-
-def exit_code(summary: dict[str, Any]) -> int:
-    """1 when an objective is missed, 3 when the run is not valid or an objective is undecided, else 0."""
-    verdicts = {row["verdict"] for row in summary["slo"]}
-    if not summary["valid"]:
-        return 3
-    return 1 if "fail" in verdicts else 3 if "inconclusive" in verdicts else 0

@@ -143,10 +143,8 @@ def status(name: Name = "default", as_json: AsJson = False) -> None:
             if key != "models":
                 typer.echo(f"{key:<10} {_word(value)}")
         for row in facts["models"]:
-            reason = " ".join(row.get("reason", "").split())
-            typer.echo(
-                f"model      {row['name']} {row.get('version', '')} {row.get('state', 'not loaded')} {reason}".rstrip()
-            )
+            told = (row["name"], row.get("version"), row.get("state", "not loaded"), row.get("reason"))
+            typer.echo(" ".join(f"model      {' '.join(filter(None, told))}".splitlines()))
     if not facts["running"]:
         raise typer.Exit(1)
 

@@ -13,7 +13,7 @@ import time
 from collections import deque
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from loadgen.engine.client import LoopLag
 from loadgen.records import Outcome
@@ -79,7 +79,7 @@ class Engine:
         plan: Plan,
         pools: Sequence[Sequence[Shot]],
         timeouts_ns: Sequence[int],
-        transport: Transport,
+        transport: Transport[Any],
         sink: RecordSink,
         clock: Clock,
         make_pacer: Callable[[], Pacer],

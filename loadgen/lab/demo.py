@@ -25,7 +25,12 @@ def demo_profile_text() -> str:
 
 
 def demo(
-    options: ConvertOptions, *, protocol: str, out: Path | None, command: list[str], say: Callable[[str], None]
+    options: ConvertOptions,
+    *,
+    protocol: str,
+    out: Path | None,
+    command: list[str],
+    say: Callable[[str], None],
 ) -> Measured:
     """Converts if need be, serves on loopback, measures, ends the server.  Raises LoadgenError."""
     from loadgen.convert.convert import convert, is_current
@@ -37,4 +42,6 @@ def demo(
         convert(MODEL, options, say)
     with LocalTriton(options.repository, models=[options.name], say=say) as server:
         target = parse_target(server.grpc_target if protocol == "grpc" else server.http_target)
-        return measure(Order(profile=profile, target=target, seed=profile.seed, out=out, command=command, say=say))
+        return measure(
+            Order(profile=profile, target=target, seed=profile.seed, out=out, command=command, say=say)
+        )

@@ -9,7 +9,17 @@ import socket
 import sys
 from typing import Any
 
-_PACKAGES = ("numpy", "pyarrow", "uvloop", "hpack", "httptools", "hdrhistogram", "grpcio", "tritonclient", "aiohttp")
+_PACKAGES = (
+    "numpy",
+    "pyarrow",
+    "uvloop",
+    "hpack",
+    "httptools",
+    "hdrhistogram",
+    "grpcio",
+    "tritonclient",
+    "aiohttp",
+)
 _POLICIES = {0: "SCHED_OTHER", 1: "SCHED_FIFO", 2: "SCHED_RR", 3: "SCHED_BATCH", 5: "SCHED_IDLE"}
 _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 

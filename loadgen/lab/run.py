@@ -49,7 +49,7 @@ class Order:
     seed: int
     out: Path | None
     command: list[str]
-    wait_ns: int = 30 * 10**9  # how long a model may take to become ready
+    wait_ns: int = 0  # how long server and models may take to become ready
     say: Callable[[str], None] | None = None  # one line of progress
 
 
@@ -104,7 +104,9 @@ class _Run:
             models, server = await read_models(control, profile, order.wait_ns)
             transport = make_transport(order.target)
             try:
-                shots = make_shots(transport, order.target, profile, build_payloads(profile, models, order.seed))
+                shots = make_shots(
+                    transport, order.target, profile, build_payloads(profile, models, order.seed)
+                )
                 first = await self._first_answers(transport, shots)
                 writer = self._open_folder(server, shots, first)
                 counters = Counters(control, models_of(profile), writer)
@@ -114,15 +116,15 @@ class _Run:
         finally:
             await control.close()
 
-    async def _first_answers(self, transport: Transport, shots: list[list[Shot]]) -> dict[str, int]:
+    async def _first_answers(self, transport: Transport[Any], shots: list[list[Shot]]) -> dict[str, int]:
         """One request of each kind, alone: proves that the server takes it; its time is kept apart.
 
         Raises NotMeasuredError with the server's words when a kind is refused.
         """
         took = {}
         probe = _Probe()
-        await transport.open(probe, min(_MOST_AHEAD, most_users(self.plan, self.order.profile.cap.in_flight)))
-        for at, kind in enumerate(self.order.profile.kinds):
+        await transport.open(probe, connections_ahead(self.plan, self.order))
+        for at, kind in enumerate(self.order.profile.kinds.values()):
             self.say(f"first request of kind {kind.name}")
             sent, done, outcome, status, detail = await probe.ask(transport, at, shots[at][0])
             if outcome is not Outcome.OK:
@@ -134,18 +136,20 @@ class _Run:
             took[kind.name] = done - sent
         return took
 
-    def _open_folder(self, server: dict[str, Any], shots: list[list[Shot]], first: dict[str, int]) -> RunWriter:
-        order, profile = self.order, self.order.profile
+    def _open_folder(
+        self, server: dict[str, Any], shots: list[list[Shot]], first: dict[str, int]
+    ) -> RunWriter:
+        order, profile, cap = self.order, self.order.profile, cap_of(self.order.profile)
         started = datetime.now(UTC).isoformat(timespec="milliseconds")
         path = new_run_path(profile.name, order.out, started)
-        info = {
+        info: dict[str, Any] = {
             "format": FORMAT, "id": path.name, "started_at": started, "status": "running",
             "seed": order.seed, "target": order.target.url, "command": redact(order.command),
             "profile": {"name": profile.name, "text": profile.text, "sha256": profile.sha256},
             "kinds": [{"name": k.name, "model": k.model, "version": k.version, "batch": k.batch,
                        "weight": k.weight, "timeout_ns": k.timeout_ns, "variants": len(pool)}
-                      for k, pool in zip(profile.kinds, shots, strict=True)],
-            "cap": {"in_flight": profile.cap.in_flight, "when_full": profile.cap.when_full},
+                      for k, pool in zip(profile.kinds.values(), shots, strict=True)],
+            "cap": {"in_flight": cap.in_flight, "when_full": "drop" if cap.drop else "wait"},
             "objectives": [o.text for o in profile.objectives],
             "phases": [{"name": p.name, "loop": p.loop, "measured": p.measured, "duration_ns": p.duration_ns,
                         "users": p.users, "planned": None if p.due_ns is None else len(p.due_ns),
@@ -157,12 +161,13 @@ class _Run:
         return RunWriter(path, info, self.latency.add)
 
     async def _send_all(
-        self, transport: Transport, shots: list[list[Shot]], writer: RunWriter, counters: Counters
+        self, transport: Transport[Any], shots: list[list[Shot]], writer: RunWriter, counters: Counters
     ) -> Measured:
         profile, info = self.order.profile, writer.info
-        cap = Cap(profile.cap.in_flight, profile.cap.when_full == "drop")
-        timeouts = [kind.timeout_ns for kind in profile.kinds]
-        engine = Engine(self.plan, shots, timeouts, transport, writer, MONOTONIC, self._pacer, cap)
+        timeouts = [kind.timeout_ns for kind in profile.kinds.values()]
+        engine = Engine(
+            self.plan, shots, timeouts, transport, writer, MONOTONIC, self._pacer, cap_of(profile)
+        )
         info["client"]["pacer"] = self.pacer_kind
         await transport.open(engine, 0)
         self._watch_signals(engine, writer)
@@ -211,7 +216,9 @@ class _Run:
                 writer.close()
                 sys.stderr.write("\ninterrupted twice: quit; records so far are kept\n")
                 os._exit(130)
-            self.say(f"interrupted: waiting up to {_GRACE_S:.0f} s for requests in flight (again to quit at once)")
+            self.say(
+                f"interrupted: waiting up to {_GRACE_S:.0f} s for requests in flight (again to quit at once)"
+            )
             engine.stop()
             loop.call_later(_GRACE_S, engine.cancel_in_flight)
 
@@ -239,7 +246,9 @@ class _Probe:
     def __init__(self) -> None:
         self._answer: asyncio.Future[tuple[int, int, Outcome, int, str | None]] | None = None
 
-    async def ask(self, transport: Transport, token: int, shot: Shot) -> tuple[int, int, Outcome, int, str | None]:
+    async def ask(
+        self, transport: Transport[Any], token: int, shot: Shot
+    ) -> tuple[int, int, Outcome, int, str | None]:
         """(sent, done, outcome, status, detail) of one request; TIMEOUT after two minutes."""
         loop = asyncio.get_running_loop()
         self._answer = loop.create_future()
@@ -266,7 +275,7 @@ class _Probe:
             self._answer.set_result((sent_ns or done_ns, done_ns, outcome, status, detail))
 
 
-def make_transport(target: Target) -> Transport:
+def make_transport(target: Target) -> Transport[Any]:
     """The wire transport of the target's protocol."""
     if target.protocol == "grpc":
         from loadgen.transport.grpc import GrpcTransport
@@ -277,11 +286,24 @@ def make_transport(target: Target) -> Transport:
     return HttpTransport(target, MONOTONIC)
 
 
-def most_users(plan: Plan, cap: int | None) -> int:
-    """How many requests may be in flight at once as far as the plan tells (open loop: a modest guess)."""
+def cap_of(profile: TrafficProfile) -> Cap:
+    """The profile's cap in the engine's words."""
+    cap = profile.cap
+    return Cap() if cap is None else Cap(cap.in_flight, drop=cap.when_full == "drop")
+
+
+def connections_ahead(plan: Plan, order: Order) -> int:
+    """Connections to open before the load; more open when they are needed.
+
+    HTTP/1.1 needs one a request in flight: the users of a closed loop, a modest guess for an open one.
+    gRPC carries its calls side by side on one connection until the server says that it is full.
+    """
+    if order.target.protocol == "grpc":
+        return 1
     users = max((p.users for p in plan.phases), default=0)
     guess = max(users, 8 if any(p.loop == "open" for p in plan.phases) else 1)
-    return min(guess, cap) if cap is not None else guess
+    cap = cap_of(order.profile).in_flight
+    return min(guess, _MOST_AHEAD, guess if cap is None else cap)
 
 
 def redact(command: list[str]) -> list[str]:

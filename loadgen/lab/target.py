@@ -26,10 +26,12 @@ Models = dict[tuple[str, str], "ModelFacts"]
 
 def models_of(profile: TrafficProfile) -> list[tuple[str, str]]:
     """(model, version) pairs that the profile's kinds name, each once."""
-    return sorted({(kind.model, kind.version) for kind in profile.kinds})
+    return sorted({(kind.model, kind.version) for kind in profile.kinds.values()})
 
 
-async def read_models(control: Control, profile: TrafficProfile, wait_ns: int) -> tuple[Models, dict[str, Any]]:
+async def read_models(
+    control: Control, profile: TrafficProfile, wait_ns: int
+) -> tuple[Models, dict[str, Any]]:
     """Waits for each model's own readiness, then reads its facts; also the server's facts for run.json."""
     server = {**await control.server_metadata(), "server_ready": await control.server_ready(), "models": {}}
     models: Models = {}
@@ -46,7 +48,7 @@ async def read_models(control: Control, profile: TrafficProfile, wait_ns: int) -
 def build_payloads(profile: TrafficProfile, models: Models, seed: int) -> list[list[Payload]]:
     """One pool a kind; raises FitError for a request that cannot fit its model."""
     pools = []
-    for at, kind in enumerate(profile.kinds):
+    for at, kind in enumerate(profile.kinds.values()):
         rng = np.random.default_rng(np.random.SeedSequence([seed, 0x706C, at]))
         pools.append(build_pool(kind, models[kind.model, kind.version], rng))
     return pools
@@ -61,7 +63,7 @@ def encode(target: Target, kind: Kind, payload: Payload) -> Request:
 
 
 def make_shots(
-    transport: Transport, target: Target, profile: TrafficProfile, pools: list[list[Payload]]
+    transport: Transport[Any], target: Target, profile: TrafficProfile, pools: list[list[Payload]]
 ) -> list[list[Shot]]:
     """Frames every variant of every kind."""
     return [
@@ -69,7 +71,7 @@ def make_shots(
             Shot(transport.prepare(encode(target, kind, p)), -1 if p.length is None else p.length, p.items)
             for p in pool
         ]
-        for kind, pool in zip(profile.kinds, pools, strict=True)
+        for kind, pool in zip(profile.kinds.values(), pools, strict=True)
     ]
 
 
@@ -88,5 +90,12 @@ class Counters:
             except LoadgenError as why:
                 self.missing = str(why)
                 return
-            line = {"t_ns": t_ns, "phase": phase, "at": at, "model": model, "version": version, "stats": stats}
+            line = {
+                "t_ns": t_ns,
+                "phase": phase,
+                "at": at,
+                "model": model,
+                "version": version,
+                "stats": stats,
+            }
             self._writer.snapshot(line)

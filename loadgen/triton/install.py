@@ -1,8 +1,9 @@
 """The embedded Triton's own environment: a folder of pinned packages, installed on first use.
 
-The server's packages (numpy<2 among them) must not meet the client's, so they are unpacked into a folder
-that only the server's python processes see, through PYTHONPATH.  It is no venv: a folder of packages has
-no scripts with paths in them, so it can be filled under a temporary name and renamed when complete.
+The server's packages (numpy<2 among them) must not meet the client's nor those of the system.  Triton's
+python stub starts its interpreter isolated: it reads neither PYTHONPATH nor PYTHONHOME, but it looks for
+`python3` on PATH and for a `pyvenv.cfg` beside it.  So the folder has a venv's shape, without scripts that
+hold paths: it can be filled under a temporary name and renamed when complete.
 This module must not know ports, models or how a server is started.
 """
 
@@ -29,7 +30,13 @@ TRITON_PACKAGE = "nvidia-pytriton==0.7.0"  # carries tritonserver 2.51
 ONNX_RUNTIME = "onnxruntime==1.23.2"  # reads IR 10 and opsets up to 23; works with numpy 1 and 2
 _MIN_GLIBC = (2, 35)
 _PYTHONS = ((3, 11), (3, 13))  # the wheel has python stubs up to 3.13; loadgen itself needs 3.11
+_RECIPE = 2  # raise it when the way of installing changes, so that old folders are not taken for new ones
 _STAMP = "complete"
+_SITECUSTOMIZE = """# No __pycache__ in people's model repositories.
+import sys
+
+sys.dont_write_bytecode = True
+"""
 _PIP_LINES = 12
 
 
@@ -38,11 +45,11 @@ class Environment:
     """Where the server's files are.  `folder` holds them all; deleting it makes the next use install again."""
 
     folder: Path
-    libdirs: tuple[Path, ...]  # where libpython is
+    libdir: Path  # where libpython is
 
     @property
     def site(self) -> Path:
-        return self.folder / "site"
+        return self.folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
 
     @property
     def binary(self) -> Path:
@@ -56,16 +63,28 @@ class Environment:
     def caches(self) -> Path:
         return self.site / "pytriton" / "tritonserver" / "caches"
 
-    def variables(self) -> dict[str, str]:
-        """The environment of the server process: ours, with python pointed at the server's packages."""
+    def variables(self, folder: Path) -> dict[str, str]:
+        """The environment of a server process, with a python made for it in `folder`.
+
+        Triton's python stubs embed an isolated interpreter: it heeds no PYTHON* variable, but looks for
+        `python3` on PATH and takes the packages of the venv that this is in.  So that is what it finds:
+        a venv of three entries, whose packages are the server's and no one else's.
+        """
+        python = folder / "python"
+        packages = python / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+        shutil.rmtree(python, ignore_errors=True)
+        packages.parent.mkdir(parents=True)
+        packages.symlink_to(self.site, target_is_directory=True)
+        base = Path(getattr(sys, "_base_executable", sys.executable)).absolute()
+        (python / "bin").mkdir()
+        (python / "bin" / "python3").symlink_to(base)
+        (python / "pyvenv.cfg").write_text(f"home = {base.parent}\ninclude-system-site-packages = false\n")
         kept = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON") and k != "VIRTUAL_ENV"}
-        libraries = [*map(str, self.libdirs), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         return kept | {
-            "LD_LIBRARY_PATH": ":".join(libraries),
-            "PYTHONPATH": str(self.site),
-            "PYTHONHOME": f"{sys.base_prefix}:{sys.base_exec_prefix}",
-            "PYTHONNOUSERSITE": "1",
-            "PYTHONDONTWRITEBYTECODE": "1",  # no __pycache__ in people's model repositories
+            "PATH": ":".join([str(python / "bin"), *filter(None, [os.environ.get("PATH")])]),
+            "LD_LIBRARY_PATH": ":".join(
+                [str(self.libdir), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
+            ),
         }
 
 
@@ -104,7 +123,7 @@ def packages(python: tuple[int, int] | None = None) -> tuple[str, ...]:
 def environment_name() -> str:
     """One folder name for each set of versions, interpreter and machine."""
     versions = "-".join(p.replace("nvidia-", "").replace("==", "") for p in packages())
-    return f"{versions}-py{sys.version_info[0]}.{sys.version_info[1]}-{platform.machine()}"
+    return f"v2-{versions}-py{sys.version_info[0]}.{sys.version_info[1]}-{platform.machine()}"
 
 
 def check_platform() -> None:
@@ -134,7 +153,7 @@ def check_platform() -> None:
 def installed() -> Environment | None:
     """The environment if it is complete, without touching anything."""
     folder = home() / environment_name()
-    return Environment(folder, _libdirs()) if (folder / _STAMP).exists() else None
+    return Environment(folder, _libdir()) if (folder / _STAMP).exists() else None
 
 
 def ensure_installed(say: Say) -> Environment:
@@ -144,14 +163,14 @@ def ensure_installed(say: Say) -> Environment:
     writable, packages not reachable (with pip's last lines).
     """
     check_platform()
-    libdirs = _libdirs()
+    libdir = _libdir()
     folder = home() / environment_name()
     if not (folder / _STAMP).exists():
         root = writable_home()
         with _locked(root / f".{folder.name}.lock", say):
             if not (folder / _STAMP).exists():  # another process may have been quicker
                 _install(root, folder, say)
-    return Environment(folder, libdirs)
+    return Environment(folder, libdir)
 
 
 def _install(root: Path, folder: Path, say: Say) -> None:
@@ -160,13 +179,20 @@ def _install(root: Path, folder: Path, say: Say) -> None:
         shutil.rmtree(stale, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=root))
     try:
-        _pip(temporary, say)
-        new = Environment(temporary, ())
+        new = Environment(temporary, temporary)
+        _pip(new.site, temporary, say)
+        python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
+        (temporary / "bin").mkdir()
+        (temporary / "bin" / "python3").symlink_to(python)
+        (temporary / "pyvenv.cfg").write_text(
+            f"home = {python.parent}\ninclude-system-site-packages = false\n"
+        )
         stub = f"python_backend_stubs/{sys.version_info[0]}.{sys.version_info[1]}/triton_python_backend_stub"
         target = new.backends / "python" / "triton_python_backend_stub"
         shutil.copy(new.backends.parent / stub, target)
         for program in (target, new.binary):
             program.chmod(0o755)
+        (new.site / "sitecustomize.py").write_text(_SITECUSTOMIZE)
         (temporary / _STAMP).write_text("\n".join(packages()) + "\n")
         temporary.rename(folder)
     except OSError as why:
@@ -179,13 +205,13 @@ def _install(root: Path, folder: Path, say: Say) -> None:
     say("embedded Triton installed")
 
 
-def _pip(temporary: Path, say: Say) -> None:
-    """Fills temporary/site.  No dependencies: the server needs none of its wheel's client packages, and
+def _pip(site: Path, temporary: Path, say: Say) -> None:
+    """Fills `site`.  No dependencies: the server needs none of its wheel's client packages, and
     onnxruntime needs only numpy to run a model.
     """
     command = [*_pip_command(temporary, say), "install", "--no-deps", "--only-binary", ":all:", "--no-input",
                "--disable-pip-version-check", "--progress-bar", "off",
-               "--target", str(temporary / "site"), *packages()]  # fmt: skip
+               "--target", str(site), *packages()]  # fmt: skip
     variables = os.environ | {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}  # both clash with --target
     lines: list[str] = []
     with subprocess.Popen(
@@ -231,19 +257,19 @@ def _pip_command(temporary: Path, say: Say) -> list[str]:
     return [str(made / "bin" / "python"), "-m", "pip"]
 
 
-def _libdirs() -> tuple[Path, ...]:
-    """Folders that hold libpython, which the server's python processes link to."""
+def _libdir() -> Path:
+    """The folder that holds libpython, which the server's python processes link to."""
     name = f"libpython{sys.version_info[0]}.{sys.version_info[1]}.so.1.0"
     multiarch = sysconfig.get_config_var("MULTIARCH") or ""
     libdir = Path(sysconfig.get_config_var("LIBDIR") or "/usr/lib")
     candidates = (libdir, libdir / multiarch, Path(sys.base_prefix) / "lib", Path("/usr/lib") / multiarch)
-    found = tuple(dict.fromkeys(folder for folder in candidates if (folder / name).exists()))
-    if not found:
-        raise LoadgenError(
-            f"the embedded Triton needs {name}, which the Python at {sys.base_prefix} does not have: install it "
-            f"(Debian: libpython{sys.version_info[0]}.{sys.version_info[1]}) or use a Python built with --enable-shared"
-        )
-    return found
+    for folder in candidates:
+        if (folder / name).exists():
+            return folder
+    raise LoadgenError(
+        f"the embedded Triton needs {name}, which the Python at {sys.base_prefix} does not have: install it "
+        f"(Debian: libpython{sys.version_info[0]}.{sys.version_info[1]}) or use a Python built with --enable-shared"
+    )
 
 
 @contextmanager

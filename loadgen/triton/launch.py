@@ -80,7 +80,7 @@ def launch(
     facts = {option[2:].replace("-", "_"): port for option, port in ports.items()}
     order = {
         "command": _command(environment, repository, ports, prefix, options),
-        "env": environment.variables(),
+        "env": environment.variables(folder),
         "log": str(folder / "server.log"),
         "state": str(folder / "state.json"),
         "exit": str(folder / "exit.json"),

@@ -245,7 +245,7 @@ class LocalTriton:
 
     def _ask(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> tuple[int, str]:
         """Straight to loopback: no proxy can come between."""
-        left_s = max((self._deadline_ns - time.monotonic_ns()) / 1e9, 1.0) if not self._loaded() else None
+        left_s = max((self._deadline_ns - time.monotonic_ns()) / 1e9, 0.01) if not self._loaded() else None
         connection = http.client.HTTPConnection(LOOPBACK, self.facts.http_port, timeout=left_s)
         try:
             connection.request(method, path, None if body is None else json.dumps(body))

@@ -8,7 +8,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _TABLE = ("+--", "| ", "+==")
-_FAULT = re.compile(r"^[EF]\d{4} ")
+_FAULT = re.compile(
+    r"^(?:[EF]\d{4} |tritonserver: |Error: (?!Failed to initialize NVML))"
+)  # NVML: no GPU here
 
 
 def one_line(text: str) -> str:

@@ -30,10 +30,10 @@ def test_a_server_that_freezes_for_2_s_shows_in_p99_from_due_with_any_cap(cap):
     if cap == 4:  # the wait is in the lag, four requests apart: service stays what the server took
         assert server.most == 4
         assert nearest_rank(done - sent, 0.99) <= 6 * MS
-        assert 1.5 * S <= nearest_rank(sent - due, 0.99)
+        assert nearest_rank(sent - due, 0.99) >= 1.5 * S
     else:
         assert nearest_rank(sent - due, 0.99) < MS
-        assert 1.6 * S <= nearest_rank(done - sent, 0.99)
+        assert nearest_rank(done - sent, 0.99) >= 1.6 * S
 
 
 def test_arrivals_are_sent_at_their_due_times_and_a_phase_lasts_its_planned_time():

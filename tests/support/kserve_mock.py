@@ -1,0 +1,148 @@
+"""A KServe v2 server over HTTP that does what a test tells it to: a real socket, a scripted mind.
+
+Used where a real server cannot be made to misbehave on command (readiness that contradicts itself, a
+storm of 429s, answers that never come).  The real Triton is in tests/live.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from dataclasses import dataclass, field
+
+from aiohttp import web
+
+
+@dataclass
+class Model:
+    """One model of the mock; dims without the batch axis."""
+
+    max_batch_size: int = 8
+    dims: tuple[int, ...] = (-1,)
+    datatype: str = "FP32"
+    name: str = "INPUT"
+    parameters: dict = field(default_factory=dict)
+    ready: bool = True
+    has_config: bool = True
+
+    def metadata(self, model):
+        shape = ([-1] if self.max_batch_size else []) + list(self.dims)
+        tensor = {"name": self.name, "datatype": self.datatype, "shape": shape}
+        return {"name": model, "versions": ["1"], "platform": "mock", "inputs": [tensor],
+                "outputs": [{**tensor, "name": "OUTPUT"}]}  # fmt: skip
+
+    def config(self, model):
+        tensor = {"name": self.name, "data_type": f"TYPE_{self.datatype}", "dims": list(self.dims)}
+        return {"name": model, "backend": "python", "max_batch_size": self.max_batch_size, "input": [tensor],
+                "output": [{**tensor, "name": "OUTPUT"}], "dynamic_batching": {},
+                "parameters": {k: {"string_value": v} for k, v in self.parameters.items()}}  # fmt: skip
+
+
+class Mock:
+    """`with Mock(...) as mock:` serves on 127.0.0.1 in a thread.
+
+    `answer(n)` is asked for the n-th inference request (from 0): (delay in s, HTTP status, error text);
+    a delay of None means that the answer never comes.
+    """
+
+    def __init__(self, answer=None, *, models=None, server_ready=True, statistics=True):
+        self.answer = answer or (lambda n: (0.0, 200, None))
+        self.models = models if models is not None else {"m": Model()}
+        self.server_ready, self.statistics = server_ready, statistics
+        self.requests = 0
+        self.rows = 0
+        self.most_in_flight = self._in_flight = 0
+        self.ok = 0
+        self.target = ""
+        self.extra_counts = 0  # what "another client" added
+
+    def __enter__(self):
+        ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+        return self
+
+    def __exit__(self, *_):
+        self._loop.call_soon_threadsafe(self._end.set)
+        self._thread.join(10)
+
+    async def _serve(self, ready):
+        self._loop, self._end = asyncio.get_running_loop(), asyncio.Event()
+        app = web.Application(client_max_size=2**28)
+        app.router.add_route("*", "/{path:.*}", self._handle)
+        runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        self.port = site._server.sockets[0].getsockname()[1]
+        self.target = f"http://127.0.0.1:{self.port}"
+        ready.set()
+        await self._end.wait()
+        await runner.cleanup()
+
+    async def _handle(self, request):
+        parts = request.match_info["path"].strip("/").split("/")
+        if parts == ["v2"]:
+            return web.json_response({"name": "mock", "version": "0", "extensions": ["statistics"]})
+        if parts == ["v2", "health", "live"]:
+            return web.Response()
+        if parts == ["v2", "health", "ready"]:
+            return web.Response(status=200 if self.server_ready else 503)
+        if parts == ["v2", "repository", "index"]:
+            return web.json_response(
+                [{"name": n, "version": "1", "state": "READY" if m.ready else "UNAVAILABLE"} for n, m in self.models.items()]
+            )
+        if parts[:2] == ["v2", "models"] and len(parts) >= 3:
+            return await self._model(request, parts[2], parts[3:])
+        return web.json_response({"error": f"no such path {request.path}"}, status=404)
+
+    async def _model(self, request, name, rest):
+        model = self.models.get(name)
+        if model is None:
+            return web.json_response({"error": f"Request for unknown model: '{name}' is not found"}, status=404)
+        if rest == ["ready"]:
+            return web.Response(status=200 if model.ready else 503)
+        if not rest:
+            return web.json_response(model.metadata(name))
+        if rest == ["config"] and model.has_config:
+            return web.json_response(model.config(name))
+        if rest == ["stats"] and self.statistics:
+            return web.json_response({"model_stats": [self._stats(name)]})
+        if rest == ["infer"]:
+            return await self._infer(request, name)
+        return web.json_response({"error": "not supported"}, status=404)
+
+    def _stats(self, name):
+        n = self.ok + self.extra_counts
+        each = {"count": n, "ns": n * 1000}
+        fail = {"count": 0, "ns": 0}
+        step = {"count": n, "ns": n * 1000}
+        return {
+            "name": name, "version": "1", "inference_count": n, "execution_count": n,
+            "inference_stats": {"success": each, "fail": fail, "queue": each, "compute_input": each,
+                                "compute_infer": each, "compute_output": each, "cache_hit": fail, "cache_miss": fail},
+            "batch_stats": [{"batch_size": 1, "compute_input": step, "compute_infer": step, "compute_output": step}] if n else [],
+        }  # fmt: skip
+
+    async def _infer(self, request, name):
+        self._in_flight += 1
+        self.most_in_flight = max(self.most_in_flight, self._in_flight)
+        try:
+            await request.read()
+            n, self.requests = self.requests, self.requests + 1
+            delay, status, error = self.answer(n)
+            if delay is None:
+                await self._end.wait()
+                return web.Response(status=500)
+            if delay:
+                await asyncio.sleep(delay)
+            if status != 200:
+                return web.json_response({"error": error or "mock says no"}, status=status)
+            self.ok += 1
+            return web.json_response(
+                {"model_name": name, "model_version": "1",
+                 "outputs": [{"name": "OUTPUT", "datatype": "FP32", "shape": [1, 1], "data": [0.0]}]}
+            )  # fmt: skip
+        finally:
+            self._in_flight -= 1
