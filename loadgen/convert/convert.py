@@ -90,7 +90,6 @@ def is_current(repository: Path, name: str, options: ConvertOptions, source: str
     found = find_source(source)
     there = replace(options, name=name, repository=repository)
     config = there.model_folder / publish.CONFIG
-    onnx = there.version_folder / ONNX
     try:
         told = json.loads((there.version_folder / SIDECAR).read_text(encoding="utf-8"))
         return bool(
@@ -98,7 +97,10 @@ def is_current(repository: Path, name: str, options: ConvertOptions, source: str
             and told["options"] == options.recorded()
             and told["config_sha256"] == sha256(config)
             and told["runner_sha256"] == sha256(RUNNER) == sha256(there.version_folder / RUNNER.name)
-            and told["onnx"]["bytes"] == onnx.stat().st_size
+            and all(
+                (there.version_folder / file).stat().st_size == facts["bytes"]
+                for file, facts in told["onnx"]["files"].items()
+            )
             and told["source"]["sha256"] == found.digests()
         )
     except (OSError, ValueError, KeyError, TypeError):
@@ -151,7 +153,7 @@ def _sidecar(
     parity: list[ParityPoint],
     stage: publish.Stage,
 ) -> dict[str, Any]:
-    onnx = stage.version / ONNX
+    weights = sorted(stage.version.glob(f"{ONNX}*"))  # beyond 1.5 GB there is a second file
     tensors = {
         side: [{"name": t.name, "datatype": t.datatype, "shape": list(t.axes)} for t in values]
         for side, values in (("inputs", facts.inputs), ("outputs", (facts.output,)))
@@ -173,12 +175,10 @@ def _sidecar(
         },
         "options": options.recorded(),
         "onnx": {
-            "sha256": sha256(onnx),
-            "bytes": onnx.stat().st_size,
+            "files": {f.name: {"bytes": f.stat().st_size, "sha256": sha256(f)} for f in weights},
             "opset": facts.opset,
             "ir_version": facts.ir_version,
             "exporter": "torch.onnx.export(dynamo=True)",
-            "external_data": facts.external_data,
             **tensors,
         },
         "runner_sha256": sha256(RUNNER),

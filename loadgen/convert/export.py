@@ -40,7 +40,6 @@ class OnnxFacts:
     ir_version: int
     inputs: tuple[OnnxTensor, ...]
     output: OnnxTensor
-    external_data: bool
 
 
 def export_onnx(encoder: Encoder, path: Path, *, constants: frozenset[int] = frozenset()) -> OnnxFacts:
@@ -143,8 +142,7 @@ def check_onnx(path: Path, encoder: Encoder) -> OnnxFacts:
                 f"{path.name}: {value.name} has the shape {list(value.axes)}; "
                 f"{' and '.join(AXES[:many])} must be free, the export has frozen them"
             )
-    data = path.with_name(path.name + ".data").exists()
-    return OnnxFacts(opset, model.ir_version, inputs, outputs[0], data)
+    return OnnxFacts(opset, model.ir_version, inputs, outputs[0])
 
 
 def _tensor(value: Any) -> OnnxTensor:

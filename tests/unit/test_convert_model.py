@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from loadgen.cli.main import app
 from loadgen.convert import convert as convert_module
+from loadgen.convert import export as export_module
 from loadgen.convert.config import parse
 from loadgen.convert.convert import convert, is_current
 from loadgen.convert.encoder import EncoderError, load_encoder
@@ -79,7 +80,7 @@ def published(folders, tmp_path_factory):
 )
 def test_batch_and_length_are_free(exported, kind, output, axes):
     encoder, path, facts = exported[kind]
-    assert (facts.opset, facts.external_data) == (18, False)
+    assert facts.opset == 18
     assert facts.ir_version <= 10
     assert [t.name for t in facts.inputs] == ["input_ids", "attention_mask", "token_type_ids"]
     assert {(t.datatype, t.axes) for t in facts.inputs} == {("INT64", ("batch", "length"))}
@@ -261,7 +262,10 @@ def test_the_sidecar_tells_where_it_came_from(published, folders):
     told = json.loads((options.version_folder / "convert.json").read_text())
     assert told == result.sidecar
     assert told["source"]["sha256"] == find_source(str(folders["sentence"])).digests()
-    assert told["onnx"]["sha256"] == convert_module.sha256(options.version_folder / "model.onnx")
+    file = options.version_folder / "model.onnx"
+    assert told["onnx"]["files"] == {
+        "model.onnx": {"bytes": file.stat().st_size, "sha256": convert_module.sha256(file)}
+    }
     assert (told["onnx"]["opset"], told["onnx"]["inputs"][0]["shape"]) == (18, ["batch", "length"])
     assert told["versions"]["torch"] == torch.__version__
     assert told["model"]["positions"] == POSITIONS
@@ -295,6 +299,21 @@ def test_current_until_something_that_matters_changes(published, folders, tmp_pa
         assert not current(there), file
         (there.model_folder / file).unlink()
         assert not current(there), file
+
+
+def test_weights_too_large_for_one_file_get_a_second(folders, tmp_path, monkeypatch):
+    monkeypatch.setattr(export_module, "_ONE_FILE_BYTES", 1000)
+    options = ConvertOptions(name="large", repository=tmp_path)
+    result = convert(str(folders["sentence"]), options)
+    assert sorted(result.files) == [
+        "1/convert.json", "1/model.onnx", "1/model.onnx.data", "1/model.py", "config.pbtxt",
+    ]  # fmt: skip
+    assert sorted(result.sidecar["onnx"]["files"]) == ["model.onnx", "model.onnx.data"]
+    feeds = make_feeds(load_encoder(find_source(str(folders["sentence"]))), [4], np.random.default_rng(0))
+    assert onnx_run(options.version_folder / "model.onnx")(feeds).shape == (1, WIDTH)
+    assert is_current(tmp_path, "large", options, str(folders["sentence"]))
+    (options.version_folder / "model.onnx.data").unlink()
+    assert not is_current(tmp_path, "large", options, str(folders["sentence"]))
 
 
 def test_an_existing_version_is_refused_before_any_work(published, folders):
