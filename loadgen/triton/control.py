@@ -53,7 +53,7 @@ class Control:
         return await self._link.live()
 
     async def server_ready(self) -> bool:
-        """False while any model loads, although others serve: ask for the model's own."""
+        """False while any model loads, and after one failed to, although others serve: ask for the model's own."""
         return await self._link.ready()
 
     async def model_ready(self, model: str, version: str = "") -> bool:

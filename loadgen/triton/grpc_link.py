@@ -119,7 +119,9 @@ def _grpc_reason(details: str) -> str:
     lowered = details.lower()
     if "http1" in lowered or "http/1" in lowered:
         return "it speaks HTTP/1.1, not gRPC (is this the HTTP port?)"
-    for known in ("connection refused", "connection reset", "socket closed"):
+    if "socket closed" in lowered:
+        return "it closed the connection (does it speak gRPC? is this the HTTP port?)"
+    for known in ("connection refused", "connection reset"):
         if known in lowered:
             return known
     return plain_words(details)

@@ -1,9 +1,8 @@
 """The embedded Triton's own environment: a folder of pinned packages, installed on first use.
 
-The server's packages (numpy<2 among them) must not meet the client's nor those of the system.  Triton's
-python stub starts its interpreter isolated: it reads neither PYTHONPATH nor PYTHONHOME, but it looks for
-`python3` on PATH and for a `pyvenv.cfg` beside it.  So the folder has a venv's shape, without scripts that
-hold paths: it can be filled under a temporary name and renamed when complete.
+The server's packages (numpy<2 among them) must meet neither the client's nor the system's, so they are
+unpacked into a folder that only the server's python processes see.  A folder of packages has no paths
+written in it, as a venv has, so it is filled under a temporary name and renamed when complete.
 This module must not know ports, models or how a server is started.
 """
 
@@ -49,7 +48,7 @@ class Environment:
 
     @property
     def site(self) -> Path:
-        return self.folder / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+        return self.folder / "site"
 
     @property
     def binary(self) -> Path:
@@ -123,7 +122,7 @@ def packages(python: tuple[int, int] | None = None) -> tuple[str, ...]:
 def environment_name() -> str:
     """One folder name for each set of versions, interpreter and machine."""
     versions = "-".join(p.replace("nvidia-", "").replace("==", "") for p in packages())
-    return f"v2-{versions}-py{sys.version_info[0]}.{sys.version_info[1]}-{platform.machine()}"
+    return f"{versions}-r{_RECIPE}-py{sys.version_info[0]}.{sys.version_info[1]}-{platform.machine()}"
 
 
 def check_platform() -> None:
@@ -180,13 +179,7 @@ def _install(root: Path, folder: Path, say: Say) -> None:
     temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=root))
     try:
         new = Environment(temporary, temporary)
-        _pip(new.site, temporary, say)
-        python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
-        (temporary / "bin").mkdir()
-        (temporary / "bin" / "python3").symlink_to(python)
-        (temporary / "pyvenv.cfg").write_text(
-            f"home = {python.parent}\ninclude-system-site-packages = false\n"
-        )
+        _pip(temporary, say)
         stub = f"python_backend_stubs/{sys.version_info[0]}.{sys.version_info[1]}/triton_python_backend_stub"
         target = new.backends / "python" / "triton_python_backend_stub"
         shutil.copy(new.backends.parent / stub, target)
@@ -205,13 +198,13 @@ def _install(root: Path, folder: Path, say: Say) -> None:
     say("embedded Triton installed")
 
 
-def _pip(site: Path, temporary: Path, say: Say) -> None:
-    """Fills `site`.  No dependencies: the server needs none of its wheel's client packages, and
+def _pip(temporary: Path, say: Say) -> None:
+    """Fills temporary/site.  No dependencies: the server needs none of its wheel's client packages, and
     onnxruntime needs only numpy to run a model.
     """
     command = [*_pip_command(temporary, say), "install", "--no-deps", "--only-binary", ":all:", "--no-input",
                "--disable-pip-version-check", "--progress-bar", "off",
-               "--target", str(site), *packages()]  # fmt: skip
+               "--target", str(temporary / "site"), *packages()]  # fmt: skip
     variables = os.environ | {"PIP_USER": "0", "PIP_REQUIRE_VIRTUALENV": "0"}  # both clash with --target
     lines: list[str] = []
     with subprocess.Popen(

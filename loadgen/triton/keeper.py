@@ -1,7 +1,8 @@
 """Stands between loadgen and a tritonserver: starts it, and never lets it outlive what it was started for.
 
 Run as a script of its own (`python -I keeper.py '{json}'`), with nothing but the standard library.  It ends
-the server (SIGTERM, then SIGKILL to its whole process group, python stubs included) when it gets SIGTERM, or
+the server (SIGTERM, then SIGKILL to its whole process group, python stubs included) when it gets SIGTERM
+(a second one cuts the wait short), or
 when the process that started it goes away, however that ends: its end of our standard input closes, or our
 parent changes.  A single byte "d" on standard input means: let go, this server is to stay.  Afterwards it
 removes the server's shared memory and writes the exit code down.  It must not know Triton's options.
@@ -70,7 +71,7 @@ def main(order: dict[str, Any]) -> int:
         "keeper_pid": us,
         "keeper_born": born(us),
         "server_pid": server.pid,
-        "server_born": born(server.pid),
+        "server_born": born(server.pid) or "gone",  # it may have ended already
     }
     write_json(order["state"], order["facts"] | facts)
     print(json.dumps(facts))  # noqa: T201 - our parent reads this line
@@ -78,7 +79,7 @@ def main(order: dict[str, Any]) -> int:
 
     asked = _wait(server.pid, order["parent"], wake_read)
     if asked:
-        _stop(server.pid, float(order["stop_s"]))
+        _stop(server.pid, float(order["stop_s"]), wake_read)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)  # before reaping: the group id is still the server's
     code = server.wait()
@@ -124,12 +125,17 @@ def _end_children() -> None:
         time.sleep(0.01)
 
 
-def _stop(server: int, patience_s: float) -> None:
+def _stop(server: int, patience_s: float, wake: int) -> None:
+    """SIGTERM, then as much patience as there is; a second SIGTERM to us ends it."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(server, signal.SIGTERM)
+    deadline = time.monotonic() + patience_s
     pidfd = os.pidfd_open(server)
     try:
-        select.select([pidfd], [], [], patience_s)
+        while (left_s := deadline - time.monotonic()) > 0:
+            readable, _, _ = select.select([pidfd, wake], [], [], left_s)
+            if pidfd in readable or (wake in readable and signal.SIGTERM in os.read(wake, 64)):
+                return
     finally:
         os.close(pidfd)
 

@@ -5,6 +5,7 @@ Links must not know what the answers mean, nor repeat or wait for anything.
 """
 
 import json
+import os
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -133,7 +134,10 @@ class HttpLink:
         except TimeoutError:
             raise no_server(self._target, f"no answer within {limit_s:g} s") from None
         except aiohttp.ClientConnectorError as why:
-            raise no_server(self._target, plain_words(why.os_error.strerror or str(why.os_error))) from None
+            # asyncio's own text for a refused connection ("Connect call failed (...)") says less than errno.
+            number = why.os_error.errno
+            told = os.strerror(number) if number and number > 0 else str(why.os_error)
+            raise no_server(self._target, plain_words(told)) from None
         except (aiohttp.ClientError, OSError) as why:
             hint = "it is no HTTP server (is this the gRPC port?)"
             raise no_server(self._target, f"{plain_words(str(why)) or type(why).__name__}, {hint}") from None

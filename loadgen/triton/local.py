@@ -30,6 +30,7 @@ from loadgen.triton.words import faults, last_lines, load_failure
 
 _POLL_S = 0.02
 _ATTEMPTS = 3
+_HASTE_S = 2.0  # for a server that never served: nothing in flight is worth a wait
 _MAX_STATE_WAIT_S = 10.0
 
 
@@ -133,7 +134,7 @@ class LocalTriton:
             except BaseException as why:
                 # A free port of our choice can be snatched before the server binds it: choose again.
                 snatched = isinstance(why, LoadgenError) and "already in use" in self.log()
-                self._end(keep_log=True)
+                self._end(_HASTE_S)
                 if attempt == _ATTEMPTS or not snatched:
                     self._forget()
                     raise
@@ -142,7 +143,8 @@ class LocalTriton:
                 self._say(f"loading {model}")
                 self.load(model)
         except BaseException:
-            self.stop()
+            self._end(_HASTE_S)
+            self._forget()
             raise
         return self
 
@@ -159,7 +161,8 @@ class LocalTriton:
 
     def stop(self) -> None:
         """SIGTERM, patience, SIGKILL; returns when all is gone.  May be called again."""
-        self._end(keep_log=False)
+        self._end()
+        self._forget()
 
     def wait(self) -> int:
         """Until the server ends by itself or by another's hand; its exit code."""
@@ -275,20 +278,21 @@ class LocalTriton:
             self._process.wait(_MAX_STATE_WAIT_S)
         return True
 
-    def _end(self, *, keep_log: bool) -> None:
+    def _end(self, patience_s: float = STOP_S) -> None:
         process, self._process = self._process, None
-        if process is not None:
+        if process is None:
+            return
+        for wait_s in (patience_s, 10.0):  # asked twice, the keeper waits no more for the server
             with suppress(OSError):
                 process.terminate()
-            try:
-                process.wait(STOP_S + 10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            if process.stdin is not None:
-                process.stdin.close()
-        if not keep_log:
-            self._forget()
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(wait_s)
+                break
+        else:
+            process.kill()
+            process.wait()
+        if process.stdin is not None:
+            process.stdin.close()
 
     def _forget(self) -> None:
         if self._given_dir is None and self._dir is not None:

@@ -9,7 +9,7 @@ from typing import Any
 
 _TABLE = ("+--", "| ", "+==")
 _FAULT = re.compile(
-    r"^(?:[EF]\d{4} |tritonserver: |Error: (?!Failed to initialize NVML))"
+    r"^(?:[EF]\d{4} |\S*tritonserver: |Error: (?!Failed to initialize NVML))"
 )  # NVML: no GPU here
 
 

@@ -47,7 +47,7 @@ def test_where_it_lives(monkeypatch, tmp_path):
 def test_a_folder_that_cannot_be_written_names_the_override(monkeypatch, tmp_path):
     (tmp_path / "file").touch()
     monkeypatch.setenv("LOADGEN_TRITON_HOME", str(tmp_path / "file" / "x"))
-    with pytest.raises(LoadgenError, match="cannot be written .*set LOADGEN_TRITON_HOME"):
+    with pytest.raises(LoadgenError, match=r"cannot be written .*set LOADGEN_TRITON_HOME"):
         install.writable_home()
 
 
