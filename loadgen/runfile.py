@@ -158,8 +158,10 @@ class RunWriter:
         return index
 
     def flush(self) -> None:
-        """Hands the rows so far to the writer thread; returns at once."""
-        if self._at and self.error is None:
+        """Hands the rows so far to the writer thread; returns at once.  After an error rows are let go."""
+        if self.error is not None:
+            self._at = 0
+        elif self._at:
             block, used = self._block, self._at
             self._block, self._at = bytearray(_BLOCK_ROWS * _ROW.size), 0
             self._submit(lambda: self._write(np.frombuffer(block, ROW_DTYPE, used // _ROW.size)))
@@ -177,8 +179,8 @@ class RunWriter:
         self.flush()
         self._thread.shutdown(wait=True)
         try:
-            self._stream.close()
-            self._file.close()
+            with self._file:
+                self._stream.close()
         except OSError as why:
             self.error = self.error or _disk_error(self.path, why)
 

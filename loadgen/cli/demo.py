@@ -43,5 +43,7 @@ def demo(
         check_run_path(out)
     options = ConvertOptions(name=MODEL, repository=repository, replace=True)
     with Progress(quiet=quiet) as progress:
-        measured = play(options, protocol=protocol, out=out, command=sys.argv, say=progress.say)
+        measured = play(
+            options, protocol=protocol, out=out, command=sys.argv, say=progress.say, tick=progress.tick
+        )
     conclude(measured.path, interrupted=measured.interrupted, as_json=as_json)

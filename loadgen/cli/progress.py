@@ -12,24 +12,29 @@ _EVERY_S = 5.0
 
 
 class Progress:
-    """`say(text)` shows a line of progress; nothing when quiet.  Never writes to stdout."""
+    """`say` shows what happens once, `tick` what renews itself; nothing when quiet.  Never writes to stdout."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._quiet, self._tty = quiet, sys.stderr.isatty()
         self._written, self._open = 0.0, False
 
     def say(self, text: str) -> None:
-        """Shows the text; lines that renew (they count seconds) are thinned out when stderr is no terminal."""
+        """Shows one line."""
         if self._quiet:
             return
         if self._tty:
             width = shutil.get_terminal_size().columns - 1
             sys.stderr.write("\r\x1b[K" + text[:width])
-            sys.stderr.flush()
             self._open = True
-        elif "in flight" not in text or time.monotonic() - self._written > _EVERY_S:
-            self._written = time.monotonic()
+        else:
             sys.stderr.write(text + "\n")
+        sys.stderr.flush()
+
+    def tick(self, text: str) -> None:
+        """Shows a line in place of the last one; where lines cannot be replaced, one every few seconds."""
+        if self._tty or time.monotonic() - self._written > _EVERY_S:
+            self._written = time.monotonic()
+            self.say(text)
 
     def __enter__(self) -> Self:
         return self

@@ -59,6 +59,7 @@ def run(
             command=sys.argv,
             wait_ns=wait_ns,
             say=progress.say,
+            tick=progress.tick,
         )
         measured = measure(order)
     conclude(measured.path, interrupted=measured.interrupted, as_json=as_json)

@@ -338,6 +338,12 @@ class Engine:
         for token in list(self._inflight):
             self._transport.cancel(token, Outcome.CANCELLED)
 
+    def abort(self, why: BaseException) -> None:
+        """Ends the phase at once with this error: a callback of ours broke, waiting on would be for ever."""
+        self._stopped_ns = self._stopped_ns or self._now()
+        if self._done is not None and not self._done.done():
+            self._done.set_exception(why)
+
     def close(self) -> None:
         """Frees the pacers."""
         self._pacer.close()

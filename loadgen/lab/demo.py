@@ -31,8 +31,12 @@ def demo(
     out: Path | None,
     command: list[str],
     say: Callable[[str], None],
+    tick: Callable[[str], None],
 ) -> Measured:
-    """Converts if need be, serves on loopback, measures, ends the server.  Raises LoadgenError."""
+    """Converts if need be, serves on loopback, measures, ends the server.  Raises LoadgenError.
+
+    `say` and `tick` as in `lab.run.Order`.
+    """
     from loadgen.convert.convert import convert, is_current
 
     profile = parse_profile(demo_profile_text(), "demo.yaml")
@@ -42,6 +46,13 @@ def demo(
         convert(MODEL, options, say)
     with LocalTriton(options.repository, models=[options.name], say=say) as server:
         target = parse_target(server.grpc_target if protocol == "grpc" else server.http_target)
-        return measure(
-            Order(profile=profile, target=target, seed=profile.seed, out=out, command=command, say=say)
+        order = Order(
+            profile=profile,
+            target=target,
+            seed=profile.seed,
+            out=out,
+            command=command,
+            say=say,
+            tick=tick,
         )
+        return measure(order)

@@ -40,6 +40,10 @@ _COLD_NS = 120 * 10**9  # a first request may meet a cold model
 _MOST_AHEAD = 64  # connections opened before the load; more open as they are needed
 
 
+def _silent(_: str) -> None:
+    """Progress that nobody asked for."""
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
     """What a person asked for."""
@@ -50,7 +54,8 @@ class Order:
     out: Path | None
     command: list[str]
     wait_ns: int = 0  # how long server and models may take to become ready
-    say: Callable[[str], None] | None = None  # one line of progress
+    say: Callable[[str], None] = _silent  # what happens once, as a line
+    tick: Callable[[str], None] = _silent  # twice a second while the load runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +93,6 @@ class _Run:
 
     def __init__(self, order: Order, plan: Plan) -> None:
         self.order, self.plan = order, plan
-        self.say = order.say or (lambda _: None)
         self.latency = LiveLatency()
         self.interrupts = 0
         self.pacer_kind = ""
@@ -100,7 +104,7 @@ class _Run:
         raise_file_limit()
         control = Control(order.target)
         try:
-            self.say(f"reading {', '.join(m for m, _ in models_of(profile))} at {order.target.url}")
+            self.order.say(f"reading {', '.join(m for m, _ in models_of(profile))} at {order.target.url}")
             models, server = await read_models(control, profile, order.wait_ns)
             transport = make_transport(order.target)
             try:
@@ -125,7 +129,7 @@ class _Run:
         probe = _Probe()
         await transport.open(probe, connections_ahead(self.plan, self.order))
         for at, kind in enumerate(self.order.profile.kinds.values()):
-            self.say(f"first request of kind {kind.name}")
+            self.order.say(f"first request of kind {kind.name}")
             sent, done, outcome, status, detail = await probe.ask(transport, at, shots[at][0])
             if outcome is not Outcome.OK:
                 words = f": {detail}" if detail else ""
@@ -171,6 +175,7 @@ class _Run:
         info["client"]["pacer"] = self.pacer_kind
         await transport.open(engine, 0)
         self._watch_signals(engine, writer)
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: engine.abort(_broken(context)))
         watch = asyncio.get_running_loop().create_task(self._watch(engine, writer))
         try:
             for index, phase in enumerate(self.plan.phases):
@@ -183,6 +188,10 @@ class _Run:
                 writer.flush()
                 await counters.snapshot(MONOTONIC.now_ns() - engine.origin_ns, phase.name, "after")
                 writer.save()
+        except NotMeasuredError:
+            info["status"] = "failed"
+            writer.save()
+            raise
         finally:
             watch.cancel()
             engine.close()
@@ -216,7 +225,7 @@ class _Run:
                 writer.close()
                 sys.stderr.write("\ninterrupted twice: quit; records so far are kept\n")
                 os._exit(130)
-            self.say(
+            self.order.say(
                 f"interrupted: waiting up to {_GRACE_S:.0f} s for requests in flight (again to quit at once)"
             )
             engine.stop()
@@ -237,7 +246,9 @@ class _Run:
                 engine.cancel_in_flight()
             phase = self.plan.phases[self.phase]
             elapsed = MONOTONIC.now_ns() - engine.phase_start_ns
-            self.say(line.text(phase.name, elapsed, phase.duration_ns, engine.counts, engine.in_flight))
+            self.order.tick(
+                line.text(phase.name, elapsed, phase.duration_ns, engine.counts, engine.in_flight)
+            )
 
 
 class _Probe:
@@ -273,6 +284,13 @@ class _Probe:
         """See seams.Receiver."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result((sent_ns or done_ns, done_ns, outcome, status, detail))
+
+
+def _broken(context: dict[str, Any]) -> NotMeasuredError:
+    """What an event loop says of a callback that raised, as an error that ends the run instead of hanging it."""
+    why = context.get("exception")
+    words = f"{type(why).__name__}: {why}" if why is not None else context.get("message", "unknown")
+    return NotMeasuredError(f"a fault in loadgen itself ended the run ({words}); what was recorded is kept")
 
 
 def make_transport(target: Target) -> Transport[Any]:

@@ -66,7 +66,18 @@ def run_loadgen(server: LocalTriton, protocol: str, users: int, seconds: int, fo
     out = folder / "run"
     shutil.rmtree(out, ignore_errors=True)
     target = server.grpc_target if protocol == "grpc" else server.http_target
-    command = [sys.executable, "-m", "loadgen", "run", str(profile), "--target", target, "--out", str(out), "-q"]
+    command = [
+        sys.executable,
+        "-m",
+        "loadgen",
+        "run",
+        str(profile),
+        "--target",
+        target,
+        "--out",
+        str(out),
+        "-q",
+    ]
     cpu_s, count = timed(command, server.http_target)
     summary = json.loads((out / "summary.json").read_text())
     total = summary["total"]
@@ -81,7 +92,9 @@ def run_loadgen(server: LocalTriton, protocol: str, users: int, seconds: int, fo
     }
 
 
-def run_perf_analyzer(tool: str, server: LocalTriton, protocol: str, users: int, seconds: int, folder: Path) -> dict:
+def run_perf_analyzer(
+    tool: str, server: LocalTriton, protocol: str, users: int, seconds: int, folder: Path
+) -> dict:
     table = folder / "pa.csv"
     port = server.facts.grpc_port if protocol == "grpc" else server.facts.http_port
     command = [tool, "-m", MODEL, "-i", protocol, "-u", f"127.0.0.1:{port}", "--shape", "INPUT:16",
@@ -118,7 +131,9 @@ def main() -> None:
     args = parser.parse_args()
     tool = os.environ.get("PERF_ANALYZER") or shutil.which("perf_analyzer")
     if tool is None:
-        sys.exit("perf_analyzer is not on PATH; set PERF_ANALYZER=/path/to/perf_analyzer (PyPI: perf-analyzer)")
+        sys.exit(
+            "perf_analyzer is not on PATH; set PERF_ANALYZER=/path/to/perf_analyzer (PyPI: perf-analyzer)"
+        )
     seconds = 3 if args.quick else args.seconds
     cells = [(p, c) for p in ("http", "grpc") for c in ((8, 32) if args.quick else (1, 8, 32))]
     rows: dict[tuple, list[dict]] = {}
@@ -138,7 +153,9 @@ def main() -> None:
 
 
 def report(rows: dict, cells: list, args: argparse.Namespace) -> None:
-    print(f"{'client':14}{'proto':>6}{'users':>6}{'req/s':>9}{'P50 us':>9}{'P99 us':>9}{'CPU us/req':>11}{'loop us':>9}  req/s spread, P50 spread")
+    print(
+        f"{'client':14}{'proto':>6}{'users':>6}{'req/s':>9}{'P50 us':>9}{'P99 us':>9}{'CPU us/req':>11}{'loop us':>9}  req/s spread, P50 spread"
+    )
     out: dict = {"rounds": args.rounds, "cells": []}
     for protocol, users in cells:
         for who in ("loadgen", "perf_analyzer"):
@@ -151,8 +168,12 @@ def report(rows: dict, cells: list, args: argparse.Namespace) -> None:
             key: statistics.median(a[key] / b[key] for a, b in zip(ours, theirs, strict=True))
             for key in ("rps", "p50_us", "p99_us", "cpu_us")
         }
-        out["cells"].append({"protocol": protocol, "users": users, "ratio": ratio, "loadgen": ours, "perf_analyzer": theirs})
-        print(f"{'ratio':14}{protocol:>6}{users:>6}{ratio['rps']:9.2f}{ratio['p50_us']:9.2f}{ratio['p99_us']:9.2f}{ratio['cpu_us']:11.2f}")
+        out["cells"].append(
+            {"protocol": protocol, "users": users, "ratio": ratio, "loadgen": ours, "perf_analyzer": theirs}
+        )
+        print(
+            f"{'ratio':14}{protocol:>6}{users:>6}{ratio['rps']:9.2f}{ratio['p50_us']:9.2f}{ratio['p99_us']:9.2f}{ratio['cpu_us']:11.2f}"
+        )
     args.out.write_text(json.dumps(out, indent=1))
     print(f"written: {args.out}")
 

@@ -91,16 +91,21 @@ class Mock:
             return web.Response(status=200 if self.server_ready else 503)
         if parts == ["v2", "repository", "index"]:
             return web.json_response(
-                [{"name": n, "version": "1", "state": "READY" if m.ready else "UNAVAILABLE"} for n, m in self.models.items()]
+                [
+                    {"name": n, "version": "1", "state": "READY" if m.ready else "UNAVAILABLE"}
+                    for n, m in self.models.items()
+                ]
             )
         if parts[:2] == ["v2", "models"] and len(parts) >= 3:
             return await self._model(request, parts[2], parts[3:])
         return web.json_response({"error": f"no such path {request.path}"}, status=404)
 
-    async def _model(self, request, name, rest):
+    async def _model(self, request, name, rest):  # noqa: PLR0911 - one return a path
         model = self.models.get(name)
         if model is None:
-            return web.json_response({"error": f"Request for unknown model: '{name}' is not found"}, status=404)
+            return web.json_response(
+                {"error": f"Request for unknown model: '{name}' is not found"}, status=404
+            )
         if rest == ["ready"]:
             return web.Response(status=200 if model.ready else 503)
         if not rest:
