@@ -254,7 +254,7 @@ class GrpcTransport:
 
     def want(self) -> None:
         """Opens as many connections as the waiting calls need, unless the server takes no calls for now."""
-        if self._closed or any(link.h2.limit == 0 for link in self._open_links):
+        if self._closed or any(not (link.h2.limit or link.h2.retiring) for link in self._open_links):
             return
         while self._dialer.opening * self._room < len(self.queue):
             self._dialer.dial()

@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from loadgen.records import Request, Tensor
+from loadgen.records import LoadgenError, Request, Tensor
 from loadgen.wire.errors import ProtocolError
 
 Parameter = bool | int | float | str
@@ -24,7 +24,12 @@ NUMPY = {
 
 
 def model_path(model: str, version: str) -> str:
-    """`v2/models/NAME[/versions/V]`, percent-encoded: a name may hold any character."""
+    """`v2/models/NAME[/versions/V]`, percent-encoded: a name may hold any character.
+
+    Raises LoadgenError for a name that every URL reader would resolve away.
+    """
+    if model in ("", ".", ".."):
+        raise LoadgenError(f"model {model!r}: not a name that a URL can carry")
     path = f"v2/models/{quote(model, safe='')}"
     return f"{path}/versions/{quote(version, safe='')}" if version else path
 

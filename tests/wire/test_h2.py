@@ -1,5 +1,7 @@
 """HTTP/2 framing: every frame, flow control both ways, the same result however the bytes are cut."""
 
+from itertools import pairwise
+
 import pytest
 from hpack import Decoder, Encoder
 from hypothesis import given, settings
@@ -92,7 +94,7 @@ def told(end):
 
 def cut(data, places):
     edges = [0, *sorted({p % (len(data) + 1) for p in places}), len(data)]
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False) if a < b]
+    return [data[a:b] for a, b in pairwise(edges) if a < b]
 
 
 def test_the_greeting():
@@ -424,7 +426,7 @@ def test_a_peer_that_overruns_our_window_is_in_error():
 
 
 def test_an_answer_before_the_request_was_read_ends_the_rest():
-    link, out = connect(1, body=bytes(200_000))
+    link, _out = connect(1, body=bytes(200_000))
     link.request(Stream(7, Call(BLOCK, b"waits")))
     assert fed(link, [frame(1, 5, 1, FAILED)]) == [(0, (200, 14, "queue full ✓"), b"")]
     assert frames(link.take()) == [(3, 0, 1, bytes(4))]

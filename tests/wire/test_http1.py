@@ -1,5 +1,7 @@
 """HTTP/1.1 framing: the same result however the bytes are cut."""
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -24,7 +26,7 @@ REPLIES = {
     "early hints twice": (
         b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n" * 2 + OK + b"Content-Length: 1\r\n\r\nz", 200, b"z", True),
     "chunked": (
-        OK + b"Transfer-Encoding: chunked\r\n\r\n4\r\nwiki\r\n5;ext=\"1\"\r\npedia\r\n0\r\n\r\n", 200, b"wikipedia", True),
+        OK + b'Transfer-Encoding: chunked\r\n\r\n4\r\nwiki\r\n5;ext="1"\r\npedia\r\n0\r\n\r\n', 200, b"wikipedia", True),
     "trailers": (
         OK + b"Transfer-Encoding: Chunked\r\n\r\nA\r\n0123456789\r\n0\r\nX-T: 1\r\nY: 2\r\n\r\n", 200, b"0123456789", True),
     "chunked, close": (
@@ -67,7 +69,7 @@ def read(pieces, *, keep_body=True, heads=None):
 
 def cut(data, places):
     edges = [0, *sorted({p % (len(data) + 1) for p in places}), len(data)]
-    return [data[a:b] for a, b in zip(edges, edges[1:], strict=False) if a < b]
+    return [data[a:b] for a, b in pairwise(edges) if a < b]
 
 
 def seen(reader):
