@@ -21,6 +21,7 @@ from loadgen.triton.links import HttpLink, Link, NoServerError, ServerSaidError
 from loadgen.triton.words import load_failure, not_serving, one_line
 
 _POLL_S = 0.02
+_SETTLED = 4  # equal readings in a row
 _LOAD_S = 1800.0  # an engine may be built while loading
 
 
@@ -86,6 +87,22 @@ class Control:
         if not rows:
             raise LoadgenError(f"{self.target.url} has no statistics of model {model!r}")
         return max(rows, key=lambda row: int(row["version"]) if str(row["version"]).isdigit() else 0)
+
+    async def settled_statistics(
+        self, model: str, version: str = "", timeout_ns: int = 2 * 10**9
+    ) -> dict[str, Any]:
+        """The counters once they stand still: the last answers arrive before they are counted.
+
+        For readings around a run.  On a server that others keep busy, the last reading at the timeout.
+        """
+        deadline = time.monotonic_ns() + timeout_ns
+        last, same = await self.statistics(model, version), 1
+        while same < _SETTLED and time.monotonic_ns() < deadline:
+            await asyncio.sleep(_POLL_S)
+            reading = await self.statistics(model, version)
+            same = same + 1 if reading == last else 1
+            last = reading
+        return last
 
     async def all_statistics(self, model: str = "", version: str = "") -> list[dict[str, Any]]:
         """The counters of every loaded version of a model, or of every model."""

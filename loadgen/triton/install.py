@@ -26,9 +26,11 @@ from loadgen.records import LoadgenError
 Say = Callable[[str], None]
 
 TRITON_PACKAGE = "nvidia-pytriton==0.7.0"  # carries tritonserver 2.51
-ONNX_RUNTIME = "onnxruntime==1.23.2"  # reads IR 10 and opsets up to 23; works with numpy 1 and 2
+# Above 1 the server's python stubs still answer, but with empty tensors.
+NUMPY = "numpy==1.26.4"
+ONNX_RUNTIME = "onnxruntime==1.23.2"  # reads IR 10 and opsets up to 23
 _MIN_GLIBC = (2, 35)
-_PYTHONS = ((3, 11), (3, 13))  # the wheel has python stubs up to 3.13; loadgen itself needs 3.11
+_PYTHONS = ((3, 11), (3, 12))  # loadgen needs 3.11; numpy 1 ends with 3.12
 _RECIPE = 2  # raise it when the way of installing changes, so that old folders are not taken for new ones
 _STAMP = "complete"
 _SITECUSTOMIZE = """# No __pycache__ in people's model repositories.
@@ -113,10 +115,9 @@ def writable_home() -> Path:
     return folder
 
 
-def packages(python: tuple[int, int] | None = None) -> tuple[str, ...]:
-    """What is installed, pinned.  The server's wheel asks for numpy<2, which ends with Python 3.12."""
-    numpy = "numpy==1.26.4" if (python or sys.version_info[:2]) < (3, 13) else "numpy==2.2.6"
-    return (TRITON_PACKAGE, numpy, ONNX_RUNTIME)
+def packages() -> tuple[str, ...]:
+    """What is installed, pinned."""
+    return (TRITON_PACKAGE, NUMPY, ONNX_RUNTIME)
 
 
 def environment_name() -> str:
@@ -144,7 +145,7 @@ def check_platform() -> None:
     python = sys.version_info[:2]
     if not _PYTHONS[0] <= python <= _PYTHONS[1] or platform.python_implementation() != "CPython":
         raise LoadgenError(
-            f"the embedded Triton runs models on CPython 3.11 to 3.13, this is "
+            f"the embedded Triton runs models on CPython 3.11 or 3.12, this is "
             f"{platform.python_implementation()} {python[0]}.{python[1]}"
         )
 

@@ -7,7 +7,7 @@ when the process that started it goes away, however that ends: its end of our st
 parent changes.  A single byte "d" on standard input means: let go, this server is to stay.  Afterwards it
 removes the server's shared memory and writes the exit code down.  It must not know Triton's options.
 
-The order (JSON): command, env, log, state (file to write, with the fields of `facts`), facts, exit (file),
+The order (JSON; the environment is inherited): command, log, state (file to write, with the fields of `facts`), facts, exit (file),
 shm_prefix, stop_s, parent (the pid to outlive or not).
 """
 
@@ -64,7 +64,7 @@ def main(order: dict[str, Any]) -> int:
 
     with Path(order["log"]).open("ab") as log:
         server = subprocess.Popen(
-            order["command"], env=order["env"], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            order["command"], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             process_group=0, preexec_fn=in_the_child,  # noqa: PLW1509 - one thread here
         )  # fmt: skip
     facts = {

@@ -80,7 +80,6 @@ def launch(
     facts = {option[2:].replace("-", "_"): port for option, port in ports.items()}
     order = {
         "command": _command(environment, repository, ports, prefix, options),
-        "env": environment.variables(folder),
         "log": str(folder / "server.log"),
         "state": str(folder / "state.json"),
         "exit": str(folder / "exit.json"),
@@ -93,6 +92,7 @@ def launch(
         process = subprocess.Popen(
             [sys.executable, "-I", keeper.__file__, json.dumps(order)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            env=environment.variables(folder),  # not in the order: anyone may read a command line
         )  # fmt: skip
     assert process.stdout is not None  # noqa: S101 - asked for above
     with process.stdout:

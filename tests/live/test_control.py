@@ -66,17 +66,17 @@ def test_both_protocols_tell_the_same(triton):
     assert http == grpc
     assert http.config["dynamic_batching"]["max_queue_delay_microseconds"] == 2000
     asyncio.run(infer(triton, "identity", rows=2, count=3))
-    http, grpc = (ask(target, "statistics", "identity") for target in both)
+    http, grpc = (ask(target, "settled_statistics", "identity") for target in both)
     assert http == grpc
     assert isinstance(http["inference_stats"]["success"]["ns"], int)
 
 
 def test_statistics_equal_what_was_sent(triton, target):
-    before = ask(target, "statistics", "identity")
+    before = ask(target, "settled_statistics", "identity")
     asyncio.run(infer(triton, "identity", rows=2, count=12))
     for i in range(3):
         asyncio.run(infer(triton, "identity", rows=i + 5, count=1))
-    done = window(before, ask(target, "statistics", "identity"))
+    done = window(before, ask(target, "settled_statistics", "identity"))
     assert done.requests == 15
     assert done.inferences == 12 * 2 + 5 + 6 + 7
     assert sum(size * count for size, count in done.batch_sizes.items()) == done.inferences
@@ -88,9 +88,9 @@ def test_statistics_equal_what_was_sent(triton, target):
 
 
 def test_requests_sent_together_are_merged_and_service_is_what_the_model_sleeps(triton, target):
-    before = ask(target, "statistics", "slow")
+    before = ask(target, "settled_statistics", "slow")
     asyncio.run(infer(triton, "slow", rows=1, count=13, width=1))
-    done = window(before, ask(target, "statistics", "slow"))
+    done = window(before, ask(target, "settled_statistics", "slow"))
     assert done.inferences == 13
     assert done.batch_sizes[4] >= 2  # 1, 4, 4, 4 when all are there in time
     assert done.service_ns_by_batch[4] > 50e6
@@ -116,7 +116,7 @@ def test_load_and_unload_and_what_is_said_between(triton, target):
 def test_a_configuration_laid_over_resets_the_counters_and_is_seen(triton, target):
     name = triton.add_model(triton.repository / "identity", f"tuned_{target.protocol}")
     asyncio.run(infer(triton, name, rows=1, count=4))
-    before = ask(target, "statistics", name)
+    before = ask(target, "settled_statistics", name)
     config = dict(ask(target, "model_facts", name).config)
     ask(
         target,

@@ -233,6 +233,19 @@ def test_statistics_of_the_highest_version_as_a_number():
     assert asyncio.run(go())["version"] == "10"
 
 
+def test_counters_are_read_until_they_stand_still():
+    rows = [
+        (200, {"model_stats": [{"version": "1", "inference_count": n}]}) for n in (3, 4, 4, 6, 6, 6, 6, 9)
+    ]
+
+    async def go():
+        async with Fake(**{"GET /v2/models/m/stats": rows}).control() as control:
+            assert (await control.settled_statistics("m"))["inference_count"] == 6
+            assert (await control.settled_statistics("m", timeout_ns=0))["inference_count"] == 9
+
+    asyncio.run(go())
+
+
 def test_a_server_that_hangs_is_given_up():
     async def go(protocol):
         async def hang(reader, writer):

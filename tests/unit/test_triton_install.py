@@ -58,7 +58,7 @@ def test_a_folder_that_cannot_be_written_names_the_override(monkeypatch, tmp_pat
         (("machine", lambda: "riscv64"), "this is Linux riscv64"),
         (("libc_ver", lambda: ("glibc", "2.31")), r"needs glibc 2\.35 or newer .*found 2\.31"),
         (("libc_ver", lambda: ("", "")), "has another C library"),
-        (("python_implementation", lambda: "PyPy"), "CPython 3.11 to 3.13, this is PyPy"),
+        (("python_implementation", lambda: "PyPy"), "CPython 3.11 or 3.12, this is PyPy"),
     ],
 )
 def test_machines_that_cannot_are_told(monkeypatch, change, words):
@@ -167,6 +167,8 @@ def test_the_servers_python_sees_the_servers_packages_and_no_others(home, monkey
     assert shown.stdout.strip() == "the server True None True"
 
 
-def test_numpy_is_below_two_where_it_exists():
-    assert "numpy==1.26.4" in install.packages((3, 12))
-    assert any(p.startswith("numpy==2.") for p in install.packages((3, 13)))
+def test_a_python_without_numpy_1_is_refused(monkeypatch):
+    monkeypatch.setattr(sys, "version_info", (3, 13, 0, "final", 0))
+    with pytest.raises(LoadgenError, match=r"CPython 3\.11 or 3\.12, this is CPython 3\.13"):
+        install.check_platform()
+    assert install.NUMPY.startswith("numpy==1.")

@@ -68,7 +68,6 @@ def test_a_recycled_pid_is_never_signalled():
 def order(tmp_path, script, **changes):
     return {
         "command": ["/bin/sh", "-c", script],
-        "env": dict(os.environ),
         "log": str(tmp_path / "server.log"),
         "state": str(tmp_path / "state.json"),
         "exit": str(tmp_path / "exit.json"),
