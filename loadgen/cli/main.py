@@ -46,7 +46,7 @@ def _root(
 def main() -> None:
     """Console script.  Exit codes: 0 ok, 1 objective missed, 2 usage, 3 not valid, 130 interrupted."""
     try:
-        app()
+        app(prog_name="loadgen")
     except LoadgenError as why:
         sys.stderr.write(f"error: {why}\n")
         sys.exit(why.exit_code)

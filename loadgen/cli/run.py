@@ -15,10 +15,6 @@ from loadgen.target import parse_target
 from loadgen.units import UnitError, parse_duration
 
 EXAMPLE = (
-    "Example: loadgen run traffic_profiles/steady.yaml --target grpc://127.0.0.1:8001\n\n"
-    "Exit code: 0 ok, 1 an objective was missed, 2 usage, 3 the measurement is not valid or not conclusive, "
-    "130 interrupted."
-)
 
 
 def run(
@@ -38,7 +34,13 @@ def run(
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the text.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
-    """Sends a traffic profile to a server and measures it."""
+    """Send a traffic profile to a server, leave a run folder, print what it says.
+
+    Exit code: 0 ok, 1 an objective was missed, 2 usage (nothing was sent), 3 the measurement is not valid
+    or an objective is undecided, 130 interrupted.
+
+    Example: loadgen run traffic_profiles/steady.yaml --target grpc://127.0.0.1:8001
+    """
     from loadgen.lab.run import Order, measure
     from loadgen.traffic.profile import load_profile
 

@@ -32,17 +32,25 @@ def models_of(profile: TrafficProfile) -> list[tuple[str, str]]:
 async def read_models(
     control: Control, profile: TrafficProfile, wait_ns: int
 ) -> tuple[Models, dict[str, Any]]:
-    """Waits for each model's own readiness, then reads its facts; also the server's facts for run.json."""
-    server = {**await control.server_metadata(), "server_ready": await control.server_ready(), "models": {}}
+    """Waits for each model's own readiness, then reads its facts; also the server's facts for run.json.
+
+    Whether the server calls itself ready is another question: it is written down, not waited for.
+    """
     models: Models = {}
+    told: dict[str, Any] = {}
     for model, version in models_of(profile):
         await control.wait_model_ready(model, version, wait_ns)
         facts = models[model, version] = await control.model_facts(model, version)
-        server["models"][model] = {
-            "ready": True, "version": version or "server's choice", "versions": list(facts.versions),
-            "max_batch_size": facts.max_batch_size, "parameters": dict(facts.parameters), "config": facts.config,
-        }  # fmt: skip
-    return models, server
+        told[model] = {
+            "ready": True,
+            "version": version or "server's choice",
+            "versions": list(facts.versions),
+            "max_batch_size": facts.max_batch_size,
+            "parameters": dict(facts.parameters),
+            "config": facts.config,
+        }
+    server = await control.server_metadata()
+    return models, {**server, "server_ready": await control.server_ready(), "models": told}
 
 
 def build_payloads(profile: TrafficProfile, models: Models, seed: int) -> list[list[Payload]]:
@@ -86,7 +94,7 @@ class Counters:
         """A server that does not count, or is gone, is remembered in `missing` and never fails a run."""
         for model, version in self._models:
             try:
-                stats = await self._control.statistics(model, version)
+                stats = await self._control.settled_statistics(model, version)
             except LoadgenError as why:
                 self.missing = str(why)
                 return

@@ -168,12 +168,12 @@ class Control:
             if time.monotonic_ns() > deadline:
                 break
             await asyncio.sleep(_POLL_S)
-        waited = f"after {timeout_ns / 1e9:g} s of waiting"
+        waited = f"after {timeout_ns / 1e9:g} s of waiting: " if timeout_ns else ""
         if absent is not None:
-            raise NoServerError(f"{absent} ({waited})")
+            raise NoServerError(f"{waited}{absent}")
         ready = "ready" if await self._link.ready() else "not ready"
         why_not = await self._not_serving(model, version, ServerSaidError("", "not ready"))
-        raise LoadgenError(f"{waited}: {why_not} (the server itself is {ready})")
+        raise LoadgenError(f"{waited}{why_not} (the server itself is {ready})")
 
     async def _not_serving(self, model: str, version: str, why: ServerSaidError) -> LoadgenError:
         try:
