@@ -14,8 +14,6 @@ from loadgen.records import LoadgenError
 from loadgen.target import parse_target
 from loadgen.units import UnitError, parse_duration
 
-EXAMPLE = (
-
 
 def run(
     profile: Annotated[Path, typer.Argument(help="A traffic profile (YAML); see `loadgen profile keys`.")],

@@ -14,21 +14,26 @@ from loadgen.records import LoadgenError, Outcome, Request
 from loadgen.seams import Clock, Receiver
 from loadgen.target import Target
 from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Link, no_delay
-from loadgen.transport.http import http_outcome
+from loadgen.transport.outcomes import grpc_outcome
 from loadgen.units import show_bytes, show_ns
 from loadgen.wire.errors import ProtocolError
 from loadgen.wire.h2 import H2Connection
-from loadgen.wire.h2_frames import NO_ERROR, REFUSED_STREAM, UNPROCESSED, Call, Reset, Stream, error_name
-from loadgen.wire.hpack_lite import SUCCESS, Blocks, Trailers, encode_call
+from loadgen.wire.h2_frames import (
+    NO_ERROR,
+    REFUSED_STREAM,
+    UNPROCESSED,
+    Call,
+    Reset,
+    Stream,
+    error_name,
+    goodbye,
+)
+from loadgen.wire.hpack_lite import SUCCESS, Blocks, encode_call
 
 MESSAGE_LIMIT = 2**31 - 1
 TRIES = 5  # times that a server may refuse a stream unprocessed before we believe it
 _ENHANCE_YOUR_CALM = 11
 _OK = Outcome.OK
-_NAMES = ("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
-          "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
-          "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED")  # fmt: skip
-_OUTCOMES = {0: Outcome.OK, 4: Outcome.TIMEOUT, 8: Outcome.REJECTED, 14: Outcome.REJECTED}
 
 
 class _Connection(Link):
@@ -83,6 +88,13 @@ class _Connection(Link):
         if h2.retiring:
             self._retire()
 
+    def put(self, data: bytes) -> None:
+        """Writes now, or with the rest of the batch."""
+        if self.corked:
+            self.h2.out.append(data)
+        else:
+            self.write(data)
+
     def _control(self) -> None:
         """Writes what framing itself has to say; the first of it answers the peer's SETTINGS."""
         self.write(self.h2.take())
@@ -102,7 +114,7 @@ class _Connection(Link):
         if not self.h2.ready and data.startswith(b"HTTP/1."):
             words = "the server speaks HTTP/1.1 here, not gRPC"
         self.gone = True
-        self.write(self.h2.goodbye(why.code, words))
+        self.write(goodbye(why.code, words))
         self.transport.close()
         for stream in self.h2.ended:
             self._owner.ended(stream, now, self.h2.farewell)
@@ -247,10 +259,7 @@ class GrpcTransport:
                 stream.link = link
                 self.flying[token] = stream
                 stream.sent_ns = stream.sent_ns or self.now_ns()
-                if link.corked:
-                    h2.out.append(h2.request(stream))
-                else:
-                    link.write(h2.request(stream))
+                link.put(h2.request(stream))
 
     def want(self) -> None:
         """Opens as many connections as the waiting calls need, unless the server takes no calls for now."""
@@ -265,7 +274,7 @@ class GrpcTransport:
         if isinstance(end, Reset):
             self._reset(stream, now, end, farewell)
             return
-        outcome, status, words = _verdict(end, stream)
+        outcome, status, words = grpc_outcome(end, got_data=stream.bytes_in > 0)
         if outcome is Outcome.OK and stream.body is not None and self.on_body is not None:
             try:
                 message = stream.message()
@@ -372,28 +381,9 @@ class GrpcTransport:
         for link in list(self._links):
             if not link.gone:
                 link.gone = True
-                link.write(link.h2.goodbye(NO_ERROR))
+                link.write(goodbye(NO_ERROR))
             link.transport.close()
         if self._links:
             await asyncio.wait([self._all_gone], timeout=0.5)
         for link in self._links:
             link.transport.abort()
-
-
-def _verdict(end: Trailers, stream: Stream) -> tuple[Outcome, int, str | None]:
-    """The closed list's word for how a stream ended, its status and its cause."""
-    http, status = end.http_status, end.grpc_status
-    if http is not None and http != 200:  # noqa: PLR2004 - OK
-        outcome = http_outcome(http)
-        if outcome is Outcome.OK:
-            outcome = Outcome.PROTOCOL
-        return outcome, http, f"HTTP {http} where a gRPC answer was expected"
-    if status is None:
-        return Outcome.STREAM_ENDED_EARLY, 0, "the stream ended without a grpc-status"
-    if status == 0:
-        if stream.bytes_in:
-            return Outcome.OK, 0, None
-        return Outcome.PROTOCOL, 0, "grpc-status OK, but no message came"
-    outcome = _OUTCOMES.get(status, Outcome.GRPC_STATUS)
-    name = _NAMES[status] if 0 < status < len(_NAMES) else f"grpc-status {status}"
-    return outcome, status, end.message or name

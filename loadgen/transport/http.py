@@ -13,6 +13,7 @@ from loadgen.records import Outcome, Request
 from loadgen.seams import Clock, Receiver
 from loadgen.target import Target
 from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Link, no_delay
+from loadgen.transport.outcomes import http_outcome
 from loadgen.units import show_ns
 from loadgen.wire.errors import ProtocolError
 from loadgen.wire.http1 import Heads, ResponseReader, encode_request, failure_words, head_fields
@@ -33,17 +34,6 @@ class PreparedHttp:
 
 _NOTHING = PreparedHttp(b"")
 _OK = Outcome.OK
-
-
-def http_outcome(status: int) -> Outcome:
-    """The closed list's word for an HTTP status."""
-    if status in (429, 503):
-        return Outcome.REJECTED
-    if status >= 500:  # noqa: PLR2004 - server errors
-        return Outcome.HTTP_5XX
-    if status >= 400:  # noqa: PLR2004 - client errors
-        return Outcome.HTTP_4XX
-    return Outcome.OK if status < 300 else Outcome.PROTOCOL  # noqa: PLR2004 - redirects are not followed
 
 
 class _Connection(Link):

@@ -4,47 +4,17 @@ Sans I/O: `request` and `receive` return, `take` hands over what must be written
 opaque number passed through.  It must not know sockets, time, protobuf or what an outcome is.
 """
 
-from loadgen.wire.errors import ProtocolError, one_line
+from loadgen.wire import h2_frames as f
+from loadgen.wire.errors import ProtocolError
 from loadgen.wire.h2_frames import (
-    ACK,
-    BIGGEST_WINDOW,
-    CANCEL,
-    CONTINUATION,
     DATA,
-    ENABLE_PUSH,
-    END_HEADERS,
-    END_STREAM,
     FIRST_FRAME,
-    FIRST_WINDOW,
-    FLOW_CONTROL_ERROR,
-    FRAME_SIZE_ERROR,
-    GOAWAY,
     HEAD,
-    HEADER_TABLE_SIZE,
     HEADERS,
-    INITIAL_WINDOW_SIZE,
     LAST_STREAM,
-    MAX_CONCURRENT_STREAMS,
-    MAX_FRAME_SIZE,
-    NO_ERROR,
     OUR_FRAME,
-    PADDED,
-    PING,
-    PREFACE,
-    PRIORITISED,
-    PRIORITY,
-    PUSH_PROMISE,
-    RST_STREAM,
-    SETTING,
-    SETTINGS,
-    UNPROCESSED,
-    WINDOW_UPDATE,
     WORD,
-    End,
-    Reset,
     Stream,
-    error_name,
-    exactly,
     frame,
 )
 from loadgen.wire.hpack_lite import ACCEPTED, BLOCK_LIMIT, SUCCESS, Blocks, Trailers
@@ -83,7 +53,7 @@ class H2Connection:
     )  # fmt: skip
 
     def __init__(
-        self, blocks: Blocks, *, our_window: int = BIGGEST_WINDOW, stream_window: int = BIGGEST_WINDOW
+        self, blocks: Blocks, *, our_window: int = f.BIGGEST_WINDOW, stream_window: int = f.BIGGEST_WINDOW
     ) -> None:
         self._blocks = blocks
         self.our_window = our_window
@@ -98,8 +68,8 @@ class H2Connection:
         self.retiring = False  # no new streams: GOAWAY came, or the ids are used up
         self.farewell = ""  # what a GOAWAY said
         self._next_id = 1
-        self._window = FIRST_WINDOW  # what we may still send
-        self._peer_window = FIRST_WINDOW  # of a new stream
+        self._window = f.FIRST_WINDOW  # what we may still send
+        self._peer_window = f.FIRST_WINDOW  # of a new stream
         self._peer_frame = FIRST_FRAME
         self._small = FIRST_FRAME  # a body up to this goes out whole; -1 while others wait for a window
         self._parked: dict[int, Stream] = {}
@@ -111,31 +81,27 @@ class H2Connection:
         self._fragments: tuple[int, int, bytearray] | None = None
         self.out: list[bytes | memoryview] = []
 
-    # -- sending
-
     def greeting(self) -> bytes:
         """The preface, our SETTINGS and our connection window."""
-        settings = ((HEADER_TABLE_SIZE, 0), (ENABLE_PUSH, 0), (INITIAL_WINDOW_SIZE, self._stream_window),
-                    (MAX_FRAME_SIZE, OUR_FRAME))  # fmt: skip
-        told = PREFACE + frame(SETTINGS, 0, 0, b"".join(SETTING.pack(*s) for s in settings))
-        more = self.our_window - FIRST_WINDOW
-        return told + (frame(WINDOW_UPDATE, 0, 0, WORD.pack(more)) if more > 0 else b"")
+        settings = ((f.HEADER_TABLE_SIZE, 0), (f.ENABLE_PUSH, 0), (f.INITIAL_WINDOW_SIZE, self._stream_window),
+                    (f.MAX_FRAME_SIZE, OUR_FRAME))  # fmt: skip
+        told = f.PREFACE + frame(f.SETTINGS, 0, 0, b"".join(f.SETTING.pack(*s) for s in settings))
+        more = self.our_window - f.FIRST_WINDOW
+        return told + (frame(f.WINDOW_UPDATE, 0, 0, WORD.pack(more)) if more > 0 else b"")
 
     def request(self, stream: Stream) -> bytes:
         """Opens the stream and returns what to write now; the rest follows by `take` as windows open."""
         stream.id = sid = self._next_id
         self._next_id = sid + 2
         self.streams[sid] = stream
+        if sid >= LAST_STREAM - 2:
+            self._retire()
         call = stream.call
         size = call.size
         if size <= self._small and size <= self._window and len(call.block) <= FIRST_FRAME:
             self._window -= size
             packed = WORD.pack(sid)
-            if sid >= LAST_STREAM - 2:
-                self._retire()
             return b"".join((call.first, packed, call.joint, packed, call.body))
-        if sid >= LAST_STREAM - 2:
-            self._retire()
         return self._request_in_pieces(stream)
 
     def _retire(self) -> None:
@@ -147,7 +113,7 @@ class H2Connection:
         block, sid, step = stream.call.block, stream.id, self._peer_frame
         last = max(0, len(block) - 1) // step * step
         for at in range(0, len(block), step):
-            self.out.append(frame(CONTINUATION if at else HEADERS, END_HEADERS if at == last else 0, sid,
+            self.out.append(frame(f.CONTINUATION if at else HEADERS, f.END_HEADERS if at == last else 0, sid,
                                    block[at : at + step]))  # fmt: skip
         stream.offset = 0
         stream.window = self._peer_window
@@ -167,7 +133,7 @@ class H2Connection:
                 if step <= 0:
                     break
                 last = at + step == size
-                self.out.append(HEAD.pack(step << 8 | DATA, END_STREAM if last else 0, sid))
+                self.out.append(HEAD.pack(step << 8 | DATA, f.END_STREAM if last else 0, sid))
                 self.out.append(body[at : at + step])
                 at += step
                 self._window -= step
@@ -177,16 +143,12 @@ class H2Connection:
                 del self._parked[sid]
         self._small = -1 if self._parked else min(self._peer_window, self._peer_frame)
 
-    def cancel(self, stream: Stream, code: int = CANCEL) -> None:
+    def cancel(self, stream: Stream, code: int = f.CANCEL) -> None:
         """Breaks a stream off; the frame comes out of `take`."""
         if self.streams.pop(stream.id, None) is not None:
-            self.out.append(frame(RST_STREAM, 0, stream.id, WORD.pack(code)))
+            self.out.append(frame(f.RST_STREAM, 0, stream.id, WORD.pack(code)))
             if self._parked.pop(stream.id, None) is not None:
                 self._pump()
-
-    def goodbye(self, code: int, text: str = "") -> bytes:
-        """A GOAWAY to write before closing."""
-        return frame(GOAWAY, 0, 0, WORD.pack(0) + WORD.pack(code) + text.encode()[:200])
 
     def take(self) -> bytes:
         """Everything that must be written now; empty when there is nothing."""
@@ -195,8 +157,6 @@ class H2Connection:
         out = b"".join(self.out)
         self.out.clear()
         return out
-
-    # -- receiving
 
     def receive(self, data: bytes, stamp: int) -> list[Stream]:  # noqa: C901, PLR0912, PLR0915 - the hot loop, flat
         """Takes the next bytes; returns the streams that ended in them, `end` set.  Raises ProtocolError."""
@@ -258,14 +218,14 @@ class H2Connection:
         length, kind = word >> 8, word & 255
         if length > OUR_FRAME:
             what = "a frame" if self.ready else "not HTTP/2: a first frame"
-            raise ProtocolError(f"{what} of {length} bytes, {OUR_FRAME} are allowed", FRAME_SIZE_ERROR)
-        if not self.ready and kind != SETTINGS:
+            raise ProtocolError(f"{what} of {length} bytes, {OUR_FRAME} are allowed", f.FRAME_SIZE_ERROR)
+        if not self.ready and kind != f.SETTINGS:
             raise ProtocolError(f"not HTTP/2: the first frame is of kind {kind}, not SETTINGS")
         end = start + length
         if end <= len(data):
             self._frame(kind, flags, sid, data[start:end], stamp)
             return True
-        if kind == DATA and not flags & PADDED and self._fragments is None:
+        if kind == DATA and not flags & f.PADDED and self._fragments is None:
             self._left, self._left_id, self._left_flags = length, sid, flags
             self._rest_of_data(data[start:])
         return False
@@ -281,50 +241,38 @@ class H2Connection:
         self, kind: int, flags: int, sid: int, payload: bytes, stamp: int
     ) -> None:
         sid &= LAST_STREAM
-        if self._fragments is not None and (kind != CONTINUATION or sid != self._fragments[0]):
+        if self._fragments is not None and (kind != f.CONTINUATION or sid != self._fragments[0]):
             raise ProtocolError("a header block was interrupted by another frame")
         if kind == DATA:
-            self._data(sid, self._unpad(payload, flags), flags, len(payload))
+            self._data(sid, f.unpad(payload, flags), flags, len(payload))
         elif kind == HEADERS:
-            block = self._unpad(payload, flags)
-            if flags & PRIORITISED:
-                if len(block) < 5:  # noqa: PLR2004 - the priority fields
-                    raise ProtocolError("a HEADERS frame too short for its priority", FRAME_SIZE_ERROR)
-                block = block[5:]
             self._fragments = (sid, flags, bytearray())
-            self._more_headers(flags, block, stamp)
-        elif kind == CONTINUATION:
+            self._more_headers(flags, f.header_part(payload, flags), stamp)
+        elif kind == f.CONTINUATION:
             if self._fragments is None:
                 raise ProtocolError("a CONTINUATION without HEADERS")
             self._more_headers(flags, payload, stamp)
-        elif kind == SETTINGS:
+        elif kind == f.SETTINGS:
             self._settings(flags, sid, payload)
-        elif kind == WINDOW_UPDATE:
-            self._window_update(sid, exactly(payload, 4, "WINDOW_UPDATE"))
-        elif kind == PING:
-            exactly(payload, 8, "PING")
+        elif kind == f.WINDOW_UPDATE:
+            self._window_update(sid, f.exactly(payload, 4, "WINDOW_UPDATE"))
+        elif kind == f.PING:
+            f.exactly(payload, 8, "PING")
             if sid:
                 raise ProtocolError("a PING on a stream")
-            if not flags & ACK:
-                self.out.append(frame(PING, ACK, 0, payload))
-        elif kind == RST_STREAM:
-            code = int.from_bytes(exactly(payload, 4, "RST_STREAM"), "big")
+            if not flags & f.ACK:
+                self.out.append(frame(f.PING, f.ACK, 0, payload))
+        elif kind == f.RST_STREAM:
+            code = int.from_bytes(f.exactly(payload, 4, "RST_STREAM"), "big")
             stream = self._stream(sid, "RST_STREAM")
             if stream is not None:
-                self._end(stream, Reset(code))
-        elif kind == GOAWAY:
+                self._end(stream, f.Reset(code))
+        elif kind == f.GOAWAY:
             self._goaway(sid, payload)
-        elif kind == PRIORITY:
-            exactly(payload, 5, "PRIORITY")
-        elif kind == PUSH_PROMISE:
+        elif kind == f.PRIORITY:
+            f.exactly(payload, 5, "PRIORITY")
+        elif kind == f.PUSH_PROMISE:
             raise ProtocolError("a PUSH_PROMISE, though push is off")
-
-    def _unpad(self, payload: bytes, flags: int) -> bytes:
-        if not flags & PADDED:
-            return payload
-        if not payload or payload[0] >= len(payload):
-            raise ProtocolError("padding longer than its frame")
-        return payload[1 : len(payload) - payload[0]]
 
     def _stream(self, sid: int, what: str) -> Stream | None:
         """The open stream, None for one that has ended.  Raises for one that never was."""
@@ -344,23 +292,23 @@ class H2Connection:
                 stream.body.append(data)
         if self._unacked > self._half or (stream is not None and stream.bytes_in > self._stream_half):
             self._replenish(stream)
-        if flags & END_STREAM and stream is not None:
+        if flags & f.END_STREAM and stream is not None:
             self._end(stream, stream.end)
 
     def _replenish(self, stream: Stream | None) -> None:
         """Gives the peer back the windows that it has used more than half of."""
         if self._unacked > self.our_window:
-            raise ProtocolError("the connection's window was overrun", FLOW_CONTROL_ERROR)
+            raise ProtocolError("the connection's window was overrun", f.FLOW_CONTROL_ERROR)
         if self._unacked > self._half:
-            self.out.append(frame(WINDOW_UPDATE, 0, 0, WORD.pack(self._unacked)))
+            self.out.append(frame(f.WINDOW_UPDATE, 0, 0, WORD.pack(self._unacked)))
             self._unacked = 0
         if stream is None:
             return
         used = stream.bytes_in - stream.granted
         if used > self._stream_window:
-            raise ProtocolError("a stream's window was overrun", FLOW_CONTROL_ERROR)
+            raise ProtocolError("a stream's window was overrun", f.FLOW_CONTROL_ERROR)
         if used > self._stream_half:
-            self.out.append(frame(WINDOW_UPDATE, 0, stream.id, WORD.pack(used)))
+            self.out.append(frame(f.WINDOW_UPDATE, 0, stream.id, WORD.pack(used)))
             stream.granted = stream.bytes_in
 
     def _more_headers(self, flags: int, part: bytes, stamp: int) -> None:
@@ -369,14 +317,14 @@ class H2Connection:
         block += part
         if len(block) > BLOCK_LIMIT:
             raise ProtocolError(f"a header block of more than {BLOCK_LIMIT} bytes")
-        self._careful = not flags & END_HEADERS
+        self._careful = not flags & f.END_HEADERS
         if self._careful:
             return
         self._fragments = None
         told = self._blocks[bytes(block)]
         stream = self._stream(sid, "HEADERS")
         if stream is not None:
-            self._headers(stream, told, stamp, last=bool(first_flags & END_STREAM))
+            self._headers(stream, told, stamp, last=bool(first_flags & f.END_STREAM))
 
     def _headers(self, stream: Stream, told: Trailers, stamp: int, *, last: bool) -> None:
         if not stream.first_ns:
@@ -394,44 +342,41 @@ class H2Connection:
         if last:
             self._end(stream, stream.end)
 
-    def _end(self, stream: Stream, end: End) -> None:
+    def _end(self, stream: Stream, end: f.End) -> None:
         stream.end = end
         del self.streams[stream.id]
         if self._parked.pop(stream.id, None) is not None:  # answered before it had read everything
-            if not isinstance(end, Reset):
-                self.out.append(frame(RST_STREAM, 0, stream.id, WORD.pack(NO_ERROR)))
+            if not isinstance(end, f.Reset):
+                self.out.append(frame(f.RST_STREAM, 0, stream.id, WORD.pack(f.NO_ERROR)))
             self._pump()
         self.ended.append(stream)
 
-    def _settings(self, flags: int, sid: int, payload: bytes) -> None:  # noqa: C901 - the list of settings
-        if sid or len(payload) % 6 or (flags & ACK and payload):
-            raise ProtocolError("a malformed SETTINGS frame", FRAME_SIZE_ERROR)
-        if flags & ACK:
+    def _settings(self, flags: int, sid: int, payload: bytes) -> None:
+        pairs = f.read_settings(flags, sid, payload)
+        if flags & f.ACK:
             if not self.ready:
                 raise ProtocolError("not HTTP/2: SETTINGS were acknowledged before they were told")
             return
-        for key, value in SETTING.iter_unpack(payload):
-            if key == MAX_CONCURRENT_STREAMS:
+        for key, value in pairs:  # HEADER_TABLE_SIZE says what our encoder may use: it uses none
+            if key == f.MAX_CONCURRENT_STREAMS:
                 self._peer_limit = value
-            elif key == INITIAL_WINDOW_SIZE:
-                if value > BIGGEST_WINDOW:
-                    raise ProtocolError("INITIAL_WINDOW_SIZE above 2^31-1", FLOW_CONTROL_ERROR)
+            elif key == f.INITIAL_WINDOW_SIZE:
                 for stream in self._parked.values():
-                    stream.window += value - self._peer_window
-                    if stream.window > BIGGEST_WINDOW:
-                        raise ProtocolError("a window above 2^31-1", FLOW_CONTROL_ERROR)
+                    self._allow(stream, value - self._peer_window)
                 self._peer_window = value
-            elif key == MAX_FRAME_SIZE:
-                if not FIRST_FRAME <= value < 1 << 24:
-                    raise ProtocolError("MAX_FRAME_SIZE outside 2^14 to 2^24-1")
+            elif key == f.MAX_FRAME_SIZE:
                 self._peer_frame = value
-            # HEADER_TABLE_SIZE says what our encoder may use: it uses none
         if not self.ready:
             self.ready = True
             self._careful = False
         self.limit = 0 if self.retiring else self._peer_limit
-        self.out.append(frame(SETTINGS, ACK, 0))
+        self.out.append(frame(f.SETTINGS, f.ACK, 0))
         self._pump()
+
+    def _allow(self, stream: Stream, more: int) -> None:
+        stream.window += more
+        if stream.window > f.BIGGEST_WINDOW:
+            raise ProtocolError("a stream's window above 2^31-1", f.FLOW_CONTROL_ERROR)
 
     def _window_update(self, sid: int, payload: bytes) -> None:
         more = int.from_bytes(payload, "big") & LAST_STREAM
@@ -439,26 +384,19 @@ class H2Connection:
             raise ProtocolError("a WINDOW_UPDATE of 0")
         if not sid:
             self._window += more
-            if self._window > BIGGEST_WINDOW:
-                raise ProtocolError("the connection's window above 2^31-1", FLOW_CONTROL_ERROR)
+            if self._window > f.BIGGEST_WINDOW:
+                raise ProtocolError("the connection's window above 2^31-1", f.FLOW_CONTROL_ERROR)
         else:
             self._stream(sid, "WINDOW_UPDATE")
             stream = self._parked.get(sid)
             if stream is None:  # all its data is sent: nothing to allow
                 return
-            stream.window += more
-            if stream.window > BIGGEST_WINDOW:
-                raise ProtocolError("a stream's window above 2^31-1", FLOW_CONTROL_ERROR)
+            self._allow(stream, more)
         if self._parked:
             self._pump()
 
     def _goaway(self, sid: int, payload: bytes) -> None:
-        if sid or len(payload) < 8:  # noqa: PLR2004 - last stream and code
-            raise ProtocolError("a malformed GOAWAY frame", FRAME_SIZE_ERROR)
-        last = int.from_bytes(payload[:4], "big") & LAST_STREAM
-        words = one_line(payload[8:].decode("utf-8", "replace"), 120)
-        name = error_name(int.from_bytes(payload[4:8], "big"))
-        self.farewell = f"GOAWAY {name}" + (f" ({words})" if words else "")
+        last, self.farewell = f.read_goaway(sid, payload)
         self._retire()
         for stream in [s for s in self.streams.values() if s.id > last]:
-            self._end(stream, UNPROCESSED)
+            self._end(stream, f.UNPROCESSED)

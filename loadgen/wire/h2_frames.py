@@ -3,7 +3,7 @@
 from struct import Struct
 from typing import Any, Final
 
-from loadgen.wire.errors import ProtocolError
+from loadgen.wire.errors import ProtocolError, one_line
 from loadgen.wire.hpack_lite import ACCEPTED, Trailers
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
@@ -32,6 +32,11 @@ SETTING: Final = Struct(">HI")
 def frame(kind: int, flags: int, stream_id: int, payload: bytes = b"") -> bytes:
     """One frame."""
     return HEAD.pack(len(payload) << 8 | kind, flags, stream_id) + payload
+
+
+def goodbye(code: int, text: str = "") -> bytes:
+    """A GOAWAY to write before closing."""
+    return frame(GOAWAY, 0, 0, WORD.pack(0) + WORD.pack(code) + text.encode()[:200])
 
 
 def error_name(code: int) -> str:
@@ -103,3 +108,45 @@ def exactly(payload: bytes, size: int, what: str) -> bytes:
     if len(payload) != size:
         raise ProtocolError(f"a {what} frame of {len(payload)} bytes, not {size}", FRAME_SIZE_ERROR)
     return payload
+
+
+def unpad(payload: bytes, flags: int) -> bytes:
+    """A payload without its padding."""
+    if not flags & PADDED:
+        return payload
+    if not payload or payload[0] >= len(payload):
+        raise ProtocolError("padding longer than its frame")
+    return payload[1 : len(payload) - payload[0]]
+
+
+def header_part(payload: bytes, flags: int) -> bytes:
+    """The piece of a header block in a HEADERS frame."""
+    block = unpad(payload, flags)
+    if not flags & PRIORITISED:
+        return block
+    if len(block) < 5:  # noqa: PLR2004 - the priority fields
+        raise ProtocolError("a HEADERS frame too short for its priority", FRAME_SIZE_ERROR)
+    return block[5:]
+
+
+def read_settings(flags: int, sid: int, payload: bytes) -> list[tuple[int, int]]:
+    """(key, value) of a SETTINGS frame, values within what the protocol allows."""
+    if sid or len(payload) % 6 or (flags & ACK and payload):
+        raise ProtocolError("a malformed SETTINGS frame", FRAME_SIZE_ERROR)
+    pairs = list(SETTING.iter_unpack(payload))
+    for key, value in pairs:
+        if key == INITIAL_WINDOW_SIZE and value > BIGGEST_WINDOW:
+            raise ProtocolError("INITIAL_WINDOW_SIZE above 2^31-1", FLOW_CONTROL_ERROR)
+        if key == MAX_FRAME_SIZE and not FIRST_FRAME <= value < 1 << 24:
+            raise ProtocolError("MAX_FRAME_SIZE outside 2^14 to 2^24-1")
+    return pairs
+
+
+def read_goaway(sid: int, payload: bytes) -> tuple[int, str]:
+    """The last stream that the peer took, and its words."""
+    if sid or len(payload) < 8:  # noqa: PLR2004 - last stream and code
+        raise ProtocolError("a malformed GOAWAY frame", FRAME_SIZE_ERROR)
+    words = one_line(payload[8:].decode("utf-8", "replace"), 120)
+    name = error_name(int.from_bytes(payload[4:8], "big"))
+    last = int.from_bytes(payload[:4], "big") & LAST_STREAM
+    return last, f"GOAWAY {name}" + (f" ({words})" if words else "")
