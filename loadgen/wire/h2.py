@@ -366,9 +366,7 @@ class H2Connection:
                 self._peer_window = value
             elif key == f.MAX_FRAME_SIZE:
                 self._peer_frame = value
-        if not self.ready:
-            self.ready = True
-            self._careful = False
+        self.ready, self._careful = True, False
         self.limit = 0 if self.retiring else self._peer_limit
         self.out.append(frame(f.SETTINGS, f.ACK, 0))
         self._pump()
