@@ -36,7 +36,8 @@ def demo(
     Example: loadgen demo --protocol http --out runs/first
     """
     from loadgen.convert.options import ConvertOptions
-    from loadgen.lab.demo import MODEL, demo as play
+    from loadgen.lab.demo import MODEL
+    from loadgen.lab.demo import demo as play
     from loadgen.runfile import check_run_path
 
     if out is not None:
