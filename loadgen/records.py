@@ -34,7 +34,7 @@ class Outcome(IntEnum):
 class Arrival:
     """One planned request: when it is due and what it is."""
 
-    seq: int
+    seq: int  # its place in its phase, from 0
     due_ns: int
     kind: str
     phase: str

@@ -1,8 +1,9 @@
 """The run folder: the wall between measuring and reading.
 
-`RunWriter` appends finished requests to a preallocated block (one `pack_into` each) and hands full blocks
-to a thread that writes them as Arrow record batches, so that a kill loses at most a second of records.
-`read_run` reads what is there, also from a folder whose last batch was cut.  This module must not know
+`RecordWriter` appends finished requests to a preallocated block (one `pack_into` each) and hands full blocks
+to a thread that writes them as Arrow record batches, so that a kill loses at most a second of records; each
+process that sends has a file of its own.  `RunFolder` holds run.json and server.jsonl.  `read_run` reads
+what is there, also from a folder whose last batch was cut.  This module must not know
 how requests are sent nor what the figures mean.
 """
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import pyarrow as pa
+
+    Observer = Callable[[np.ndarray[Any, Any]], None]
 
 FORMAT = 1
 RECORDS, RUN, SERVER, SUMMARY, REPORT = (
@@ -86,41 +89,71 @@ def write_atomic(path: Path, text: str) -> None:
         raise NotMeasuredError(f"cannot write {path}: {why.strerror}") from None
 
 
-class RunWriter:
-    """Writes one run folder as the run goes.  All methods but the writer thread's belong to the event loop."""
+class RunFolder:
+    """run.json and server.jsonl of one run; `info` is run.json as it will be saved next."""
+
+    def __init__(self, path: Path, info: dict[str, Any]) -> None:
+        """Makes the folder.  Raises LoadgenError when it cannot be made."""
+        self.path, self.info = path, info
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+        except OSError as why:
+            raise LoadgenError(f"output {path}: {why.strerror}; choose another folder with --out") from None
+        self.save()
+
+    def save(self) -> None:
+        """Writes run.json as `info` stands."""
+        write_atomic(self.path / RUN, json.dumps(self.info, indent=1) + "\n")
+
+    def snapshot(self, line: dict[str, Any]) -> None:
+        """Appends one line to server.jsonl.  Raises NotMeasuredError on a full disk."""
+        try:
+            with (self.path / SERVER).open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+        except OSError as why:
+            raise _disk_error(self.path, why) from None
+
+    def writer(self, worker: int = 0, observe: Observer | None = None) -> RecordWriter:
+        """The records file of one of the processes that send."""
+        phases, kinds = ([row["name"] for row in self.info[key]] for key in ("phases", "kinds"))
+        return RecordWriter(self.path / records_name(worker), phases, kinds, observe)
+
+
+def records_name(worker: int) -> str:
+    """records.arrow for the first process that sends, records-1.arrow for the next."""
+    return f"records-{worker}.arrow" if worker else RECORDS
+
+
+class RecordWriter:
+    """Writes one records file as the run goes.  All methods but the thread's own belong to the event loop."""
 
     def __init__(
-        self,
-        path: Path,
-        info: dict[str, Any],
-        observe: Callable[[np.ndarray[Any, Any]], None] | None = None,
+        self, path: Path, phases: Sequence[str], kinds: Sequence[str], observe: Observer | None
     ) -> None:
-        """`info` is run.json; its "phases" and "kinds" name what `append`'s indices mean.
+        """`phases` and `kinds` name what `append`'s indices mean.
 
         `observe` is called in the writer thread with each block of rows (ROW_DTYPE).
         """
         import pyarrow as pa
 
-        self.path, self.info = path, info
+        self.path = path
         self.error: LoadgenError | None = None
         self._observe = observe
         self._details: list[str] = []
         self._detail_index: dict[str, int] = {}
         self._pack = _ROW.pack_into
         self._names = {
-            "phase": pa.array([p["name"] for p in info["phases"]], pa.string()),
-            "kind": pa.array([k["name"] for k in info["kinds"]], pa.string()),
+            "phase": pa.array(phases, pa.string()),
+            "kind": pa.array(kinds, pa.string()),
             "outcome": pa.array(OUTCOMES, pa.string()),
         }
         try:
-            path.mkdir(parents=True, exist_ok=True)
-            self._file = (path / RECORDS).open("xb", buffering=0)
+            self._file = path.open("xb", buffering=0)
             self._stream = pa.ipc.new_stream(self._file, schema())
         except OSError as why:
             raise LoadgenError(f"output {path}: {why.strerror}; choose another folder with --out") from None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loadgen-writer")
         self._block, self._at = bytearray(_BLOCK_ROWS * _ROW.size), 0
-        self.save()
 
     def append(  # noqa: PLR0913 - one row, one call
         self,
@@ -164,15 +197,8 @@ class RunWriter:
         elif self._at:
             block, used = self._block, self._at
             self._block, self._at = bytearray(_BLOCK_ROWS * _ROW.size), 0
-            self._submit(lambda: self._write(np.frombuffer(block, ROW_DTYPE, used // _ROW.size)))
-
-    def snapshot(self, line: dict[str, Any]) -> None:
-        """Appends one line to server.jsonl."""
-        self._submit(lambda: self._append_line(json.dumps(line)))
-
-    def save(self) -> None:
-        """Writes run.json as `info` stands."""
-        write_atomic(self.path / RUN, json.dumps(self.info, indent=1) + "\n")
+            rows = np.frombuffer(block, ROW_DTYPE, used // _ROW.size)
+            self._thread.submit(self._write, rows).add_done_callback(self._note)
 
     def close(self) -> None:
         """Writes what is left; after it `error` says whether all rows are on disk."""
@@ -182,21 +208,14 @@ class RunWriter:
             with self._file:
                 self._stream.close()
         except OSError as why:
-            self.error = self.error or _disk_error(self.path, why)
-
-    def _submit(self, work: Callable[[], None]) -> None:
-        self._thread.submit(work).add_done_callback(self._note)
+            self.error = self.error or _disk_error(self.path.parent, why)
 
     def _note(self, done: Future[None]) -> None:
         why = done.exception()
         if isinstance(why, OSError):
-            self.error = self.error or _disk_error(self.path, why)
+            self.error = self.error or _disk_error(self.path.parent, why)
         elif why is not None:
             self.error = self.error or NotMeasuredError(f"cannot write {self.path}: {why}")
-
-    def _append_line(self, line: str) -> None:
-        with (self.path / SERVER).open("a", encoding="utf-8") as file:
-            file.write(line + "\n")
 
     def _write(self, rows: np.ndarray[Any, Any]) -> None:
         import pyarrow as pa
@@ -255,12 +274,13 @@ def read_run(path: Path) -> Run:
     import pyarrow as pa
 
     info = _read_info(path)
-    batches: Sequence[Any] = []
-    try:
-        with pa.OSFile(str(path / RECORDS)) as file, pa.ipc.open_stream(file) as stream:
-            batches = _whole_batches(stream)
-    except (OSError, pa.ArrowInvalid):
-        pass  # killed before the first second was over: no records, run.json says what was meant
+    batches: list[Any] = []
+    for file_path in sorted(path.glob("records*.arrow")):
+        try:
+            with pa.OSFile(str(file_path)) as file, pa.ipc.open_stream(file) as stream:
+                batches += _whole_batches(stream)
+        except (OSError, pa.ArrowInvalid):
+            pass  # killed before the first second was over: no records, run.json says what was meant
     lines = []
     if (path / SERVER).exists():
         for line in (path / SERVER).read_text(encoding="utf-8").splitlines():

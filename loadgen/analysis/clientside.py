@@ -57,11 +57,12 @@ def _cap_or_late(told: dict[str, Any], sent: Frame, cap: int | None) -> list[Dou
 
 def _client_bound(told: dict[str, Any], rows: Frame, workers: int) -> list[Doubt]:
     reasons = []
-    if told.get("end_ns") is not None and told.get("cpu_ns") is not None:
+    cpu_ns = told.get("cpu_max_ns", told.get("cpu_ns"))
+    if told.get("end_ns") is not None and cpu_ns is not None:
         wall = max(1, told["end_ns"] - told["start_ns"])
-        busy = told["cpu_ns"] / wall / workers
+        busy = cpu_ns / wall
         if busy > FULL_CORE:
-            reasons.append(f"it used {busy:.0%} of a core" + (" in each worker" if workers > 1 else ""))
+            reasons.append(f"it used {busy:.0%} of a core" + (" (the busiest worker)" if workers > 1 else ""))
     loop = (told.get("loop_lag_ns") or {}).get("p99")
     median = quantile(rows.latency_ns[rows.ok], 0.5) or 0
     if loop is not None and loop > max(LATE_NS, LATE_SHARE * median):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -29,6 +30,14 @@ def run(
     wait: Annotated[
         str, typer.Option(help="Wait this long for server and models, e.g. 60s; 0s: they must be ready.")
     ] = "0s",
+    workers: Annotated[
+        int, typer.Option(min=1, max=256, help="Processes that send, each with a core to fill.")
+    ] = 1,
+    realtime: Annotated[
+        bool,
+        typer.Option("--realtime", help="Send under SCHED_FIFO, so that no other process delays a send."),
+    ] = False,
+    pin: Annotated[str | None, typer.Option(help="Cores to stay on, e.g. 2,3; workers take turns.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the text.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
@@ -60,9 +69,29 @@ def run(
             wait_ns=wait_ns,
             say=progress.say,
             tick=progress.tick,
+            workers=workers,
+            realtime=realtime,
+            cores=parse_cores(pin),
         )
         measured = measure(order)
     conclude(measured.path, interrupted=measured.interrupted, as_json=as_json)
+
+
+def parse_cores(text: str | None) -> tuple[int, ...]:
+    """Core numbers out of "2,3"; raises LoadgenError for anything else or a core that this machine does not lend."""
+    if text is None:
+        return ()
+    allowed = (
+        sorted(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else list(range(os.cpu_count() or 1))
+    )
+    words = text.split(",")
+    if not all(word.strip().isdigit() and int(word) in allowed for word in words):
+        raise LoadgenError(
+            f"--pin {text}: write core numbers with commas; allowed: {', '.join(map(str, allowed))}"
+        )
+    return tuple(int(word) for word in words)
 
 
 def conclude(path: Path, *, interrupted: bool, as_json: bool) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from loadgen.records import PhasePlan, Plan
     from loadgen.seams import Clock, Pacer, Prepared, RecordSink, Transport
 
-_LEAD_NS = 5_000_000  # a phase starts this long after it was set up, so that its first arrival is not late
+LEAD_NS = 5_000_000  # a phase starts this long after it was set up, so that its first arrival is not late
 _BURST = 64  # a backlog is sent in bites of this many, answers are read in between
 _RETRY_NS = 100_000_000  # a closed-loop user who found no server does not knock faster than this
 _SWEEP_S = 0.01  # how often requests are looked through for timeouts
@@ -67,7 +67,8 @@ class PhaseResult:
     end_ns: int  # drained
     max_in_flight: int
     cap_waits: int
-    cpu_ns: int  # this process, user and system
+    cpu_ns: int  # user and system, of all processes that send
+    cpu_max_ns: int  # of the busiest of them
     loop_lag_ns: dict[str, int | None]
 
 
@@ -84,10 +85,17 @@ class Engine:
         clock: Clock,
         make_pacer: Callable[[], Pacer],
         cap: Cap = Cap(),
+        origin_ns: int | None = None,
+        numbering: tuple[int, int] = (0, 1),
     ) -> None:
-        """`pools` and `timeouts_ns` have one entry a kind of the plan."""
+        """`pools` and `timeouts_ns` have one entry a kind of the plan; `origin_ns` is the start of the run.
+
+        `numbering` (first, step): what the i-th request of a phase is called, `first + i * step`, so that
+        slices of one plan call an arrival what the whole plan calls it.
+        """
+        self._first, self._step = numbering
         self.counts = Counts()
-        self.origin_ns = clock.now_ns()  # the start of the run
+        self.origin_ns = clock.now_ns() if origin_ns is None else origin_ns
         self._plan, self._pools, self._transport, self._sink = plan, pools, transport, sink
         self._now = clock.now_ns
         self._append = sink.append
@@ -98,7 +106,6 @@ class Engine:
         self._waiting: deque[tuple[int, int, int, Shot]] = deque()
         self._deadlines: list[deque[tuple[int, int]]] = [deque() for _ in timeouts_ns]
         self._timeouts = list(timeouts_ns)
-        self._seq_base = 0
         self._start_ns = self.origin_ns
         self._stopped_ns: int | None = None
         self._phase_index, self._max_in_flight = -1, 0
@@ -106,8 +113,8 @@ class Engine:
 
     # -- one phase ---------------------------------------------------------------------------------
 
-    async def run_phase(self, index: int) -> PhaseResult:
-        """Sends phase `index` and returns when each of its requests has ended."""
+    async def run_phase(self, index: int, start_ns: int | None = None) -> PhaseResult:
+        """Sends phase `index` from the absolute `start_ns` on; returns when each of its requests has ended."""
         phase = self._plan.phases[index]
         loop = asyncio.get_running_loop()
         self._phase, self._phase_index, self._max_in_flight = phase, index, 0
@@ -119,7 +126,7 @@ class Engine:
         gc.freeze()
         gc.disable()
         try:
-            self._start_ns = self._now() + _LEAD_NS
+            self._start_ns = self._now() + LEAD_NS if start_ns is None else start_ns
             cpu = time.process_time_ns()
             self._lag.start(self._start_ns)
             self._sweep_handle = loop.call_later(_SWEEP_S, self._sweep)
@@ -143,7 +150,6 @@ class Engine:
         finally:
             self._sweep_handle.cancel()
             self._lag.stop()
-            self._seq_base += max(self._next, self._issued)
             gc.enable()
 
     def _result(self, phase: PhasePlan, cpu_ns: int, waits: int) -> PhaseResult:
@@ -158,6 +164,7 @@ class Engine:
             max_in_flight=self._max_in_flight,
             cap_waits=waits,
             cpu_ns=cpu_ns,
+            cpu_max_ns=cpu_ns,
             loop_lag_ns=self._lag.distribution(),
         )
 
@@ -167,7 +174,7 @@ class Engine:
         """Sends what is due, arms the pacer for what is next."""
         dues, start, i = self._dues, self._start_ns, self._next
         last = min(self._count, i + _BURST)
-        kinds, draws, pools, base = self._kinds, self._draws, self._pools, self._seq_base
+        kinds, draws, pools, first, step = self._kinds, self._draws, self._pools, self._first, self._step
         now = self._now() - start
         while i < last and self._stopped_ns is None:
             due = dues[i]
@@ -182,9 +189,9 @@ class Engine:
             self._next = i  # before the send: what follows may look at it
             self.counts.due += 1
             if len(self._inflight) < self._cap:
-                self._send(base + i - 1, start + due, kind, shot)
+                self._send(first + (i - 1) * step, start + due, kind, shot)
             else:
-                self._full(base + i - 1, start + due, kind, shot)
+                self._full(first + (i - 1) * step, start + due, kind, shot)
         if i >= self._count or self._stopped_ns is not None:
             self._finish_if_idle()
         else:  # a backlog left by the bite is in the past: fires on the next turn
@@ -208,6 +215,8 @@ class Engine:
     def _start_users(self) -> None:
         for _ in range(self._phase.users):
             self._next_of_user(self._start_ns)
+        if not self._phase.users:  # a slice that was left without work
+            self._finish_if_idle()
 
     def _free_closed(self, done_ns: int, outcome: Outcome) -> None:
         think = self._phase.think_ns
@@ -238,7 +247,7 @@ class Engine:
         kind = self._kinds[at]
         pool = self._pools[kind]
         self.counts.due += 1
-        self._send(self._seq_base + k, due_ns, kind, pool[self._draws[at] % len(pool)])
+        self._send(self._first + k * self._step, due_ns, kind, pool[self._draws[at] % len(pool)])
 
     # -- sending and ending ------------------------------------------------------------------------
 
@@ -309,11 +318,6 @@ class Engine:
     # -- stopping ----------------------------------------------------------------------------------
 
     @property
-    def phase_start_ns(self) -> int:
-        """Absolute start of the phase that runs, or ran last."""
-        return self._start_ns
-
-    @property
     def in_flight(self) -> int:
         """Requests sent (or handed to the transport) and not yet ended."""
         return len(self._inflight)
@@ -348,6 +352,23 @@ class Engine:
         """Frees the pacers."""
         self._pacer.close()
         self._lag.close()
+
+
+def merge_results(parts: Sequence[PhaseResult]) -> PhaseResult:
+    """One phase, sent by several processes: sums, but the busiest's CPU and the worst event loop's lag.
+
+    `max_in_flight` adds up maxima that need not have come at one time: an upper bound.
+    """
+    return PhaseResult(
+        start_ns=min(p.start_ns for p in parts),
+        load_end_ns=max(p.load_end_ns for p in parts),
+        end_ns=max(p.end_ns for p in parts),
+        max_in_flight=sum(p.max_in_flight for p in parts),
+        cap_waits=sum(p.cap_waits for p in parts),
+        cpu_ns=sum(p.cpu_ns for p in parts),
+        cpu_max_ns=max(p.cpu_max_ns for p in parts),
+        loop_lag_ns=max((p.loop_lag_ns for p in parts), key=lambda lag: lag["p99"] or 0),
+    )
 
 
 def _nothing() -> None:

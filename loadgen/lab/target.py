@@ -5,23 +5,23 @@ Everything that can be refused is refused here, before the first request of the 
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from loadgen.clock import MONOTONIC
 from loadgen.engine.loop import Shot
-from loadgen.records import LoadgenError
-from loadgen.workload.payloads import build_pool
+from loadgen.records import LoadgenError, ModelFacts, TensorSpec
+from loadgen.workload.payloads import build_pool, pool_rng
 
 if TYPE_CHECKING:
-    from loadgen.records import ModelFacts, Payload, Request
-    from loadgen.runfile import RunWriter
+    from loadgen.records import Payload, Request
+    from loadgen.runfile import RunFolder
     from loadgen.seams import Transport
     from loadgen.target import Target
     from loadgen.traffic.profile import Kind, TrafficProfile
     from loadgen.triton.control import Control
 
-Models = dict[tuple[str, str], "ModelFacts"]
+Models = dict[tuple[str, str], ModelFacts]
 
 
 def models_of(profile: TrafficProfile) -> list[tuple[str, str]]:
@@ -53,13 +53,14 @@ async def read_models(
     return models, {**server, "server_ready": await control.server_ready(), "models": told}
 
 
-def build_payloads(profile: TrafficProfile, models: Models, seed: int) -> list[list[Payload]]:
-    """One pool a kind; raises FitError for a request that cannot fit its model."""
-    pools = []
-    for at, kind in enumerate(profile.kinds.values()):
-        rng = np.random.default_rng(np.random.SeedSequence([seed, 0x706C, at]))
-        pools.append(build_pool(kind, models[kind.model, kind.version], rng))
-    return pools
+def build_payloads(
+    profile: TrafficProfile, models: Models, seed: int, most: int = 512
+) -> list[list[Payload]]:
+    """One pool a kind of at most `most` variants; raises FitError for a request that cannot fit its model."""
+    return [
+        build_pool(kind, models[kind.model, kind.version], pool_rng(seed, kind.name), most=most)
+        for kind in profile.kinds.values()
+    ]
 
 
 def encode(target: Target, kind: Kind, payload: Payload) -> Request:
@@ -83,11 +84,40 @@ def make_shots(
     ]
 
 
+def make_transport(target: Target, name: str = "wire") -> Transport[Any]:
+    """The transport of that name for the target's protocol."""
+    if target.protocol == "grpc":
+        from loadgen.transport.grpc import GrpcTransport
+
+        return GrpcTransport(target, MONOTONIC)
+    from loadgen.transport.http import HttpTransport
+
+    return HttpTransport(target, MONOTONIC)
+
+
+def models_to_json(models: Models) -> list[dict[str, Any]]:
+    """For a worker process: what was read once need not be asked again."""
+    return [asdict(facts) for facts in models.values()]
+
+
+def models_from_json(rows: list[dict[str, Any]]) -> Models:
+    """The other way."""
+    models: Models = {}
+    for row in rows:
+        tensors = {
+            key: tuple(TensorSpec(**{**t, "shape": tuple(t["shape"])}) for t in row[key])
+            for key in ("inputs", "outputs")
+        }
+        facts = ModelFacts(**{**row, **tensors, "versions": tuple(row["versions"])})
+        models[facts.name, facts.version] = facts
+    return models
+
+
 class Counters:
     """The server's own statistics before and after each phase, into server.jsonl."""
 
-    def __init__(self, control: Control, models: list[tuple[str, str]], writer: RunWriter) -> None:
-        self._control, self._models, self._writer = control, models, writer
+    def __init__(self, control: Control, models: list[tuple[str, str]], folder: RunFolder) -> None:
+        self._control, self._models, self._folder = control, models, folder
         self.missing: str | None = None  # why there are none
 
     async def snapshot(self, t_ns: int, phase: str, at: str) -> None:
@@ -106,4 +136,4 @@ class Counters:
                 "version": version,
                 "stats": stats,
             }
-            self._writer.snapshot(line)
+            self._folder.snapshot(line)

@@ -21,44 +21,49 @@ _BINS = 12 * _PER_DECADE + 1  # 1 ns to 1,000 s
 
 
 class LiveLatency:
-    """Latencies of successes so far; fed with blocks of rows, from the writer's thread."""
+    """Latencies of the successes of the newest phase; fed with blocks of rows, from the writer's thread."""
 
     def __init__(self) -> None:
-        self._bins = np.zeros(_BINS, np.int64)
+        self.bins = np.zeros(_BINS, np.int64)
+        self._phase = -1
 
     def add(self, rows: np.ndarray[Any, Any]) -> None:
         """`rows` of runfile.ROW_DTYPE."""
-        ok = rows[rows["outcome"] == Outcome.OK]
+        if rows["phase"][-1] != self._phase:
+            self._phase = rows["phase"][-1]
+            self.bins[:] = 0
+        ok = rows[(rows["outcome"] == Outcome.OK) & (rows["phase"] == self._phase)]
         latency = np.maximum(ok["done_ns"] - ok["due_ns"], 1)
         at = np.minimum((np.log10(latency) * _PER_DECADE).astype(np.int64), _BINS - 1)
-        self._bins += np.bincount(at, minlength=_BINS)
+        self.bins += np.bincount(at, minlength=_BINS)
 
-    def quantile(self, q: float) -> float | None:
-        """Nanoseconds, to about 1 %; None before the first success."""
-        seen = np.cumsum(self._bins)
-        if seen[-1] == 0:
-            return None
-        return float(10 ** ((int(np.searchsorted(seen, q * seen[-1])) + 0.5) / _PER_DECADE))
+
+def live_quantile(bins: np.ndarray[Any, Any], q: float) -> float | None:
+    """Nanoseconds, to about 1 %, of LiveLatency's bins (or a sum of them); None before the first success."""
+    seen = np.cumsum(bins)
+    if len(seen) == 0 or seen[-1] == 0:
+        return None
+    return float(10 ** ((int(np.searchsorted(seen, q * seen[-1])) + 0.5) / _PER_DECADE))
 
 
 class LiveLine:
     """Turns counters into one line of text; rates are over the time since the line before."""
 
-    def __init__(self, clock: Clock, latency: LiveLatency) -> None:
-        self._now, self._latency = clock.now_ns, latency
+    def __init__(self, clock: Clock) -> None:
+        self._now = clock.now_ns
         self._last = (clock.now_ns(), 0, 0)
 
-    def text(self, phase: str, elapsed_ns: int, planned_ns: int | None, counts: Any, in_flight: int) -> str:
-        """`counts` has the counters of the engine: due, sent, ok, failed, dropped."""
-        now = self._now()
+    def text(self, phase: str, elapsed_ns: int, planned_ns: int | None, watched: Any) -> str:
+        """`watched` has the engine's counters (due, ok, failed, dropped), requests in flight and latency bins."""
+        now, counts = self._now(), watched.counts
         then, due, ended = self._last
         seconds = max(now - then, 1) / 1e9
         self._last = (now, counts.due, counts.ok)
         of = f"/{planned_ns / 1e9:.0f} s" if planned_ns else " s"
-        p50, p99 = self._latency.quantile(0.5), self._latency.quantile(0.99)
+        p50, p99 = live_quantile(watched.bins, 0.5), live_quantile(watched.bins, 0.99)
         tail = f"P50 ~{show_ns(p50)}  P99 ~{show_ns(p99)}" if p50 and p99 else "no answer yet"
         return (
             f"{phase} {max(elapsed_ns, 0) / 1e9:.0f}{of}  asked {(counts.due - due) / seconds:.0f}/s"
-            f"  answered {(counts.ok - ended) / seconds:.0f}/s  in flight {in_flight}  {tail}"
+            f"  answered {(counts.ok - ended) / seconds:.0f}/s  in flight {watched.in_flight}  {tail}"
             f"  errors {counts.failed}" + (f"  dropped {counts.dropped}" if counts.dropped else "")
         )

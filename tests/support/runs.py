@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from loadgen.records import Outcome
-from loadgen.runfile import RunWriter
+from loadgen.runfile import RunFolder
 
 MS = 10**6
 S = 10**9
@@ -51,11 +51,12 @@ def steady(n=1000, *, span=10 * S, start=0, **over):
 def build(path: Path, rows, phases=None, server=(), facts=None, **over) -> Path:
     """Writes the run folder and returns its path; `server` holds snapshot lines, `facts` run.json's "server"."""
     phases = [phase(planned=len(rows))] if phases is None else phases
-    writer = RunWriter(path, info(phases, server=facts or {}, **over))
+    folder = RunFolder(path, info(phases, server=facts or {}, **over))
+    writer = folder.writer()
     for seq, fields in enumerate(rows):
         writer.append(seq=seq, **fields)
     for line in server:
-        writer.snapshot(line)
+        folder.snapshot(line)
     writer.close()
     assert writer.error is None
     return path

@@ -77,7 +77,10 @@ def test_a_full_core_is_client_bound(tmp_path):
     assert not summary["valid"]
     two = {"workers": 2}
     assert (
-        "client_bound" not in found(tmp_path / "w", steady(1000), [phase(cpu_ns=9 * S), WARM], client=two)[0]
+        "client_bound"
+        not in found(tmp_path / "w", steady(1000), [phase(cpu_ns=9 * S, cpu_max_ns=5 * S), WARM], client=two)[
+            0
+        ]
     )
 
 

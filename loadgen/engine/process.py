@@ -1,0 +1,54 @@
+"""What the operating system can do for a process that sends: real-time scheduling, cores of its own.
+
+Both degrade with a said reason, never silently.  This module must not know what is sent.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_PRIORITY = 10  # above every ordinary process, below the kernel's own threads (50 and more)
+
+
+def go_realtime() -> str:
+    """Puts the calling thread under SCHED_FIFO; returns what it came to, for run.json.
+
+    Threads and processes made later are not real-time: the writer of records must not compete.  Linux
+    keeps 5 % of each core for the others, so a full loop cannot lock the machine.
+    """
+    if not hasattr(os, "sched_setscheduler"):
+        return "not real-time: this system has no SCHED_FIFO"
+    try:
+        policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
+        os.sched_setscheduler(0, policy, os.sched_param(_PRIORITY))
+    except PermissionError:
+        return "not real-time: not permitted (needs root, CAP_SYS_NICE or `ulimit -r 10`)"
+    except OSError as why:
+        return f"not real-time: {why.strerror}"
+    return f"SCHED_FIFO {_PRIORITY}"
+
+
+def leave_realtime() -> None:
+    """Back to ordinary scheduling: reports are not urgent."""
+    if hasattr(os, "sched_setscheduler"):
+        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+
+
+def pin(cores: Sequence[int]) -> str:
+    """Keeps the calling thread on these cores; returns what it came to, for run.json."""
+    if not hasattr(os, "sched_setaffinity"):
+        return "not pinned: this system cannot"
+    try:
+        os.sched_setaffinity(0, cores)
+    except OSError as why:
+        return f"not pinned to {','.join(map(str, cores))}: {why.strerror}"
+    return f"pinned to {','.join(map(str, cores))}"
+
+
+def pinned_core(cores: Sequence[int], worker: int) -> tuple[int, ...]:
+    """The core of one of several workers: they take turns; () when no cores were asked for."""
+    return (cores[worker % len(cores)],) if cores else ()

@@ -1,0 +1,83 @@
+"""One request of each kind, alone, before the load: does the server take it, and how long does it take cold?"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+from loadgen.lab.target import build_payloads, make_shots, make_transport
+from loadgen.records import NotMeasuredError, Outcome
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from loadgen.engine.loop import Shot
+    from loadgen.lab.target import Models
+    from loadgen.seams import Transport
+    from loadgen.target import Target
+    from loadgen.traffic.profile import TrafficProfile
+
+_COLD_S = 120.0  # a first request may meet a cold model
+
+
+async def first_answers(
+    target: Target, transport_name: str, profile: TrafficProfile, models: Models, say: Callable[[str], None]
+) -> dict[str, int]:
+    """Nanoseconds from sent to done of each kind's first request, on a connection of its own.
+
+    Raises NotMeasuredError with the server's words when a kind is refused; FitError when it cannot fit.
+    """
+    transport = make_transport(target, transport_name)
+    shots = make_shots(transport, target, profile, build_payloads(profile, models, profile.seed, most=1))
+    probe = _Probe()
+    took = {}
+    await transport.open(probe, 1)
+    try:
+        for at, kind in enumerate(profile.kinds.values()):
+            say(f"first request of kind {kind.name}")
+            sent, done, outcome, status, detail = await probe.ask(transport, at, shots[at][0])
+            if outcome is not Outcome.OK:
+                words = f": {detail}" if detail else ""
+                raise NotMeasuredError(
+                    f"kind {kind.name!r}: the server did not answer the first request to {kind.model!r}"
+                    f" ({outcome.name.lower()}, status {status}){words}"
+                )
+            took[kind.name] = done - sent
+    finally:
+        await transport.close()
+    return took
+
+
+class _Probe:
+    """A receiver for one request at a time, outside the load."""
+
+    def __init__(self) -> None:
+        self._answer: asyncio.Future[tuple[int, int, Outcome, int, str | None]] | None = None
+
+    async def ask(
+        self, transport: Transport[Any], token: int, shot: Shot
+    ) -> tuple[int, int, Outcome, int, str | None]:
+        """(sent, done, outcome, status, detail) of one request; TIMEOUT after two minutes."""
+        loop = asyncio.get_running_loop()
+        self._answer = loop.create_future()
+        timer = loop.call_later(_COLD_S, transport.cancel, token, Outcome.TIMEOUT)
+        transport.send(token, shot.prepared)
+        try:
+            return await self._answer
+        finally:
+            timer.cancel()
+
+    def on_reply(  # noqa: PLR0913 - seams.Receiver
+        self,
+        token: int,  # noqa: ARG002
+        sent_ns: int,
+        first_ns: int,  # noqa: ARG002
+        done_ns: int,
+        outcome: Outcome,
+        status: int,
+        bytes_in: int,  # noqa: ARG002
+        detail: str | None,
+    ) -> None:
+        """See seams.Receiver."""
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result((sent_ns or done_ns, done_ns, outcome, status, detail))
