@@ -8,7 +8,7 @@ import sys
 import typer
 
 from loadgen import __version__
-from loadgen.cli import check, convert, demo, env, profile, report, run, serve
+from loadgen.cli import bench, check, convert, demo, env, profile, report, run, serve
 from loadgen.records import LoadgenError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command()(run.run)
 app.command()(report.report)
 app.command()(check.check)
 app.add_typer(profile.app, name="profile")
+app.add_typer(bench.app, name="bench")
 app.command()(env.env)
 
 

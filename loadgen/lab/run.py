@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 from loadgen.clock import MONOTONIC
 from loadgen.engine.loop import LEAD_NS, Counts, merge_results
 from loadgen.engine.process import pinned_core
+from loadgen.lab.ceiling import headroom_warning, peak_per_s, read_ceilings
 from loadgen.lab.facts import client_facts, raise_file_limit
 from loadgen.lab.first import first_answers
 from loadgen.lab.loop import new_loop
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from loadgen.target import Target
     from loadgen.traffic.profile import TrafficProfile
 
+_FILES_OF_OURS = 64  # besides connections
 _GRACE_S = 2.0  # after the first Ctrl-C, requests in flight have this long to end
 _REMOTE_LEAD_NS = 50_000_000  # orders to other processes take a moment; all start at one instant
 
@@ -101,6 +103,22 @@ def check_workers(order: Order, plan: Plan) -> None:
         )
 
 
+def check_file_limit(plan: Plan, order: Order) -> None:
+    """Lifts the soft limit of open files; raises LoadgenError when even the hard one is too low.
+
+    HTTP/1.1 takes a connection a request in flight, shared out among the workers.
+    """
+    allowed = raise_file_limit()
+    cap = order.profile.cap
+    users = max((p.users for p in plan.phases), default=0)
+    needed = -(-(min(users, cap.in_flight) if cap else users) // order.workers) + _FILES_OF_OURS
+    if order.target.protocol == "http" and needed > allowed:
+        raise LoadgenError(
+            f"{users} users over HTTP need {needed} open files in a process, this system allows {allowed} "
+            "(ulimit -Hn); raise that limit, use --workers, or gRPC"
+        )
+
+
 class _Run:
     """The state of one run between its steps."""
 
@@ -114,7 +132,12 @@ class _Run:
         from loadgen.triton.control import Control
 
         order, profile = self.order, self.order.profile
-        raise_file_limit()
+        check_file_limit(self.plan, order)
+        warning = headroom_warning(
+            peak_per_s(self.plan), order.target.protocol, order.workers, read_ceilings()
+        )
+        if warning:
+            order.say(f"note: {warning}")
         control = Control(order.target)
         try:
             order.say(f"reading {', '.join(m for m, _ in models_of(profile))} at {order.target.url}")

@@ -14,11 +14,13 @@ from loadgen.records import LoadgenError, ModelFacts, TensorSpec
 from loadgen.workload.payloads import build_pool, pool_rng
 
 if TYPE_CHECKING:
-    from loadgen.records import Payload, Request
+    from collections.abc import Iterable, Sequence
+
+    from loadgen.records import Payload, Request, Tensor
     from loadgen.runfile import RunFolder
     from loadgen.seams import Transport
     from loadgen.target import Target
-    from loadgen.traffic.profile import Kind, TrafficProfile
+    from loadgen.traffic.profile import TrafficProfile
     from loadgen.triton.control import Control
 
 Models = dict[tuple[str, str], ModelFacts]
@@ -63,23 +65,30 @@ def build_payloads(
     ]
 
 
-def encode(target: Target, kind: Kind, payload: Payload) -> Request:
-    """The payload in the target's protocol."""
+def encode_tensors(target: Target, model: str, version: str, tensors: Sequence[Tensor]) -> Request:
+    """An inference request in the target's protocol."""
     from loadgen.wire import kserve_grpc, kserve_http
 
     codec = {"http": kserve_http.infer_request, "grpc": kserve_grpc.infer_request}[target.protocol]
-    return codec(kind.model, kind.version, payload.tensors)
+    return codec(model, version, tensors)
+
+
+def shots_of(
+    transport: Transport[Any], requests: Iterable[Request], payloads: Iterable[Payload]
+) -> list[Shot]:
+    """Framed by the transport that will send them."""
+    return [
+        Shot(transport.prepare(request), -1 if p.length is None else p.length, p.items)
+        for request, p in zip(requests, payloads, strict=True)
+    ]
 
 
 def make_shots(
     transport: Transport[Any], target: Target, profile: TrafficProfile, pools: list[list[Payload]]
 ) -> list[list[Shot]]:
-    """Frames every variant of every kind."""
+    """Every variant of every kind."""
     return [
-        [
-            Shot(transport.prepare(encode(target, kind, p)), -1 if p.length is None else p.length, p.items)
-            for p in pool
-        ]
+        shots_of(transport, (encode_tensors(target, kind.model, kind.version, p.tensors) for p in pool), pool)
         for kind, pool in zip(profile.kinds.values(), pools, strict=True)
     ]
 
