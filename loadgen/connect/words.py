@@ -24,7 +24,6 @@ _NO_TLS = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "HTTPS_PROXY_REQUEST", "PACKE
            "RECORD_LAYER_FAILURE", "UNKNOWN_PROTOCOL", "UNEXPECTED_MESSAGE")  # fmt: skip
 _OUR_CERT = ("BAD_CERTIFICATE", "UNSUPPORTED_CERTIFICATE", "CERTIFICATE_REVOKED", "CERTIFICATE_EXPIRED",
              "CERTIFICATE_UNKNOWN", "UNKNOWN_CA", "ACCESS_DENIED", "DECRYPT_ERROR")  # fmt: skip
-_ALERT = b"\x15\x03"  # the start of a TLS alert
 
 
 def other_scheme(target: Target) -> str:
@@ -62,11 +61,6 @@ def handshake_ended(target: Target) -> str:
         f"the connection ended during the TLS handshake: does the server speak TLS here (else write "
         f"{other_scheme(target)}), or does it ask for a client certificate (--cert and --key)?"
     )
-
-
-def speaks_tls(data: bytes) -> bool:
-    """Whether a peer that was written to without TLS answers in TLS: an alert."""
-    return data.startswith(_ALERT)
 
 
 def tls_here(target: Target) -> str:
