@@ -41,11 +41,11 @@ format: setup ## format in place
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup ## side by side with perf_analyzer on a real Triton (PERF_ANALYZER=path to it)
-	$(BIN)/python -m tests.bench.cross_check --rounds 5
+bench: setup ## beside perf_analyzer (PERF_ANALYZER=path to it) and wrk, on a real Triton and a null server
+	$(BIN)/python -m tests.bench.compare
 
-bench-quick: setup ## the same with fewer, shorter rounds
-	$(BIN)/python -m tests.bench.cross_check --rounds 2 --quick
+bench-quick: setup ## the same in under two minutes
+	$(BIN)/python -m tests.bench.compare --quick
 
 clean: ## remove the venv and caches (the server's environment lies in the user's cache folder)
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -1,49 +1,20 @@
-"""Opening connections: names, time limits, TLS, and why it failed in words.  It must not know requests.
+"""Opening connections: names, time limits, TLS.  It must not know requests.
 
 Proxies are never used: a load test must not measure one.
 """
 
 import asyncio
-import errno
 import socket
 import ssl
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
+from loadgen.connect.words import reason
 from loadgen.records import LoadgenError, Outcome
 from loadgen.target import Target
-from loadgen.units import show_ns
-from loadgen.wire.errors import ProtocolError, one_line
+from loadgen.wire.errors import ProtocolError
 
 CONNECT_TIMEOUT_NS = 5_000_000_000
-_OURS = {
-    errno.EMFILE: "too many open files in this process (raise `ulimit -n`)",
-    errno.ENFILE: "too many open files on this machine",
-    errno.EADDRNOTAVAIL: "no free local port left for another connection",
-}
-
-
-def reason(  # noqa: PLR0911 - one return a cause
-    why: BaseException, target: Target, timeout_ns: int
-) -> tuple[Outcome, str]:
-    """What a failed attempt is called, and its cause in words that are never empty."""
-    if isinstance(why, TimeoutError):
-        return Outcome.CONNECT, f"no connection within {show_ns(timeout_ns)}"
-    if isinstance(why, socket.gaierror):
-        return Outcome.CONNECT, f"name not found: {target.host}"
-    if isinstance(why, ssl.SSLCertVerificationError):
-        words = one_line(why.verify_message or str(why))
-        return (
-            Outcome.CONNECT,
-            f"the server's certificate is not accepted: {words} (name its CA, or do not verify)",
-        )
-    if isinstance(why, ssl.SSLError):
-        return Outcome.CONNECT, f"TLS failed: {one_line(why.reason or str(why))}"
-    if isinstance(why, ConnectionRefusedError):
-        return Outcome.CONNECT, "connection refused"
-    if isinstance(why, OSError) and why.errno in _OURS:
-        return Outcome.CLIENT, _OURS[why.errno]
-    return Outcome.CONNECT, one_line(str(why)) or type(why).__name__
 
 
 class Link(asyncio.Protocol):

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from loadgen.connect.options import ConnectOptions
 from loadgen.records import LoadgenError, ModelFacts
 from loadgen.target import Target
 from loadgen.triton.facts import model_facts
@@ -26,7 +27,10 @@ _LOAD_S = 1800.0  # an engine may be built while loading
 
 
 class Control:
-    """One target.  Every method raises LoadgenError in words: no server, unknown model, model not loaded."""
+    """One target.  Every method raises LoadgenError in words: no server, unknown model, model not loaded.
+
+    TLS that comes to nothing is said at once, also by those who wait for a server (it is no NoServerError).
+    """
 
     def __init__(
         self,
@@ -34,12 +38,12 @@ class Control:
         *,
         timeout_ns: int = 10 * 10**9,  # for one answer; loads have their own limit
         log: Path | None = None,  # the server's log, if it is here: some reasons are only told there
-        tls: Any = None,  # ssl.SSLContext for https, grpc.ChannelCredentials for grpcs
+        options: ConnectOptions = ConnectOptions(),  # noqa: B008 - frozen
     ) -> None:
         self.target = target
         self._log = log
         kind = GrpcLink if target.protocol == "grpc" else HttpLink
-        self._link: Link = kind(target, timeout_s=timeout_ns / 1e9, tls=tls)
+        self._link: Link = kind(target, options, timeout_s=timeout_ns / 1e9)
 
     async def __aenter__(self) -> Self:
         return self

@@ -4,23 +4,24 @@ It must not know what the answers mean, nor repeat or wait for anything.
 """
 
 import asyncio
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from loadgen.connect.channel import OfficialChannel, lost_connection
+from loadgen.connect.options import ConnectOptions
 from loadgen.target import Target
-from loadgen.triton.links import ServerSaidError, no_server, plain_words
+from loadgen.triton.links import ServerSaidError, no_agreement, no_server
 
 
 class GrpcLink:
-    """One channel, straight to the target, without limits on message sizes."""
+    """One channel, straight to the target."""
 
-    def __init__(self, target: Target, *, timeout_s: float, tls: Any = None) -> None:
+    def __init__(self, target: Target, options: ConnectOptions, *, timeout_s: float) -> None:
         self._target = target
         self._timeout_s = timeout_s
-        self._tls = tls  # grpc.ChannelCredentials; the system's roots for grpcs:// when None
-        self._channel: Any = None
+        self._metadata = options.grpcio_metadata()
+        self._channel = OfficialChannel(target, options)
         self._stub: Any = None
 
     async def live(self) -> bool:
@@ -58,15 +59,14 @@ class GrpcLink:
         await self._call("RepositoryModelUnload", model_name=model)
 
     async def close(self) -> None:
-        if self._channel is not None:
-            await self._channel.close()
-            self._channel = self._stub = None
+        await self._channel.close()
+        self._stub = None
 
     async def _call(self, name: str, timeout_s: float | None = None, /, **fields: Any) -> Any:
         import grpc
         from tritonclient.grpc import service_pb2
 
-        stub = self._open()
+        stub = await self._open()
         request = getattr(service_pb2, f"{name}Request")()
         for key, value in fields.items():
             if isinstance(value, Mapping):
@@ -76,55 +76,25 @@ class GrpcLink:
                 setattr(request, key, value)
         limit_s = timeout_s or self._timeout_s
         try:
-            return await getattr(stub, name)(request, timeout=limit_s)
+            return await getattr(stub, name)(request, timeout=limit_s, metadata=self._metadata)
         except grpc.aio.AioRpcError as why:
             code, details = why.code(), why.details() or ""
             if code is grpc.StatusCode.DEADLINE_EXCEEDED:
                 raise no_server(self._target, f"no answer within {limit_s:g} s") from None
-            if code is grpc.StatusCode.UNAVAILABLE and _NO_CONNECTION.search(details):
-                raise no_server(self._target, _grpc_reason(details)) from None
+            if code is grpc.StatusCode.UNAVAILABLE and lost_connection(details):
+                words, lasts = await self._channel.failure(details)
+                raise (no_agreement if lasts else no_server)(self._target, words) from None
             absent = code is grpc.StatusCode.UNIMPLEMENTED
             raise ServerSaidError(code.name, details, absent=absent) from None
         except (asyncio.InvalidStateError, grpc.aio.UsageError) as why:
             raise no_server(self._target, str(why)) from None
 
-    def _open(self) -> Any:
+    async def _open(self) -> Any:
         if self._stub is None:
-            import grpc
             from tritonclient.grpc import service_pb2_grpc
 
-            options = [
-                ("grpc.enable_http_proxy", 0),
-                ("grpc.max_send_message_length", -1),
-                ("grpc.max_receive_message_length", -1),
-                ("grpc.use_local_subchannel_pool", 1),  # no back-off inherited from another channel
-            ]
-            if self._target.tls:
-                credentials = self._tls or grpc.ssl_channel_credentials()
-                self._channel = grpc.aio.secure_channel(self._target.authority, credentials, options)
-            else:
-                self._channel = grpc.aio.insecure_channel(self._target.authority, options)
-            self._stub = service_pb2_grpc.GRPCInferenceServiceStub(self._channel)
+            self._stub = service_pb2_grpc.GRPCInferenceServiceStub(await self._channel.open())
         return self._stub
-
-
-_NO_CONNECTION = re.compile(
-    r"failed to connect|connection (?:refused|reset)|socket closed|resolution|resolve|http1|handshake|tls|ssl|"
-    r"endpoint closing|broken pipe|timed? ?out|no route|unreachable|goaway",
-    re.IGNORECASE,
-)
-
-
-def _grpc_reason(details: str) -> str:
-    lowered = details.lower()
-    if "http1" in lowered or "http/1" in lowered:
-        return "it speaks HTTP/1.1, not gRPC (is this the HTTP port?)"
-    if "socket closed" in lowered:
-        return "it closed the connection (does it speak gRPC? is this the HTTP port?)"
-    for known in ("connection refused", "connection reset"):
-        if known in lowered:
-            return known
-    return plain_words(details)
 
 
 def plain(message: Any) -> dict[str, Any]:

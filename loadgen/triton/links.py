@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
+from loadgen.connect.options import ConnectOptions
+from loadgen.connect.probe import diagnose
+from loadgen.connect.words import lasting, plain_words, reason
 from loadgen.records import LoadgenError
 from loadgen.target import Target
 
@@ -55,13 +58,20 @@ def no_server(target: Target, why: str) -> NoServerError:
     return NoServerError(f"no server answers at {target.url}: {why}; is it running? (loadgen serve start)")
 
 
+def no_agreement(target: Target, why: str) -> LoadgenError:
+    """The server is there, but TLS came to nothing: no waiting mends it, so it is no NoServerError."""
+    return LoadgenError(f"no connection to {target.url}: {why}")
+
+
 class HttpLink:
     """Its own session, straight to the target: no proxy and no settings from the environment."""
 
-    def __init__(self, target: Target, *, timeout_s: float, tls: "ssl.SSLContext | None" = None) -> None:
+    def __init__(self, target: Target, options: ConnectOptions, *, timeout_s: float) -> None:
         self._target = target
+        self._options = options
         self._timeout_s = timeout_s
-        self._tls = tls
+        self._headers = options.headers_for(target)
+        self._tls: ssl.SSLContext | None = options.tls_for(target)
         self._session: aiohttp.ClientSession | None = None
 
     async def live(self) -> bool:
@@ -122,25 +132,47 @@ class HttpLink:
         from yarl import URL
 
         if self._session is None:
-            self._session = aiohttp.ClientSession(trust_env=False)
+            self._session = aiohttp.ClientSession(trust_env=False, cookie_jar=aiohttp.DummyCookieJar())
         scheme = "https" if self._target.tls else "http"
         url = URL(f"{scheme}://{self._target.authority}{self._target.base_path}{path}", encoded=True)
         limit_s = timeout_s or self._timeout_s
         try:
             async with self._session.request(
-                method, url, json=body, ssl=self._tls or True, timeout=aiohttp.ClientTimeout(total=limit_s)
+                method,
+                url,
+                json=body,
+                headers=self._headers,
+                ssl=self._tls or True,
+                allow_redirects=False,
+                timeout=aiohttp.ClientTimeout(total=limit_s),
             ) as answer:
                 return answer.status, await answer.text(errors="replace")
         except TimeoutError:
             raise no_server(self._target, f"no answer within {limit_s:g} s") from None
-        except aiohttp.ClientConnectorError as why:
-            # asyncio's own text for a refused connection ("Connect call failed (...)") says less than errno.
-            number = why.os_error.errno
-            told = os.strerror(number) if number and number > 0 else str(why.os_error)
-            raise no_server(self._target, plain_words(told)) from None
         except (aiohttp.ClientError, OSError) as why:
+            raise await self._failure(why) from None
+
+    async def _failure(self, why: Exception) -> LoadgenError:
+        import aiohttp
+
+        cause: BaseException = why
+        if isinstance(why, aiohttp.ClientConnectorCertificateError):
+            cause = why.certificate_error
+        elif isinstance(why, aiohttp.ClientConnectorError):
+            cause = why.os_error
+        if lasting(cause):
+            return no_agreement(self._target, reason(cause, self._target, 0)[1])
+        if cause is why or isinstance(cause, ConnectionError):  # it was there, and broke off
+            told = await diagnose(self._target, self._options)
+            if told is not None:
+                return no_agreement(self._target, told)
+        if cause is why:
             hint = "it is no HTTP server (is this the gRPC port?)"
-            raise no_server(self._target, f"{plain_words(str(why)) or type(why).__name__}, {hint}") from None
+            return no_server(self._target, f"{plain_words(str(why)) or type(why).__name__}, {hint}")
+        # asyncio's own text for a refused connection ("Connect call failed (...)") says less than errno.
+        number = why.os_error.errno if isinstance(why, aiohttp.ClientConnectorError) else None
+        told = os.strerror(number) if number and number > 0 else reason(cause, self._target, 0)[1]
+        return no_server(self._target, plain_words(told))
 
 
 def _path(model: str, version: str) -> str:
@@ -152,9 +184,3 @@ def _dict(answer: Any) -> dict[str, Any]:
     if not isinstance(answer, dict):
         raise LoadgenError(f"the server does not speak KServe v2: an object was expected, got {answer!r:.80}")
     return answer
-
-
-def plain_words(text: str) -> str:
-    """A library's reason as part of our sentence."""
-    text = " ".join(text.split())
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text

@@ -1,9 +1,7 @@
 """The gRPC transport against a real gRPC server and scripted ones."""
 
 import asyncio
-import shutil
 import ssl
-import subprocess
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -16,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from null_server import GRPC_HEAD, INFER_REPLY, NullGrpc, NullHttp, ScriptedGrpc, frame, grpc_message, serving
+from tls import Authority
 from told import LOOPS, Told, until
 
 from loadgen.clock import MONOTONIC
@@ -209,21 +208,13 @@ def test_a_real_server_with_few_streams_gets_more_connections(run):
         run(job(port))
 
 
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
 def test_tls_with_a_real_server(run, tmp_path):
-    import grpc
-
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost",
-         "-addext", "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", "key.pem", "-out", "cert.pem"],
-        cwd=tmp_path, check=True, capture_output=True,
-    )  # fmt: skip
-    pair = ((tmp_path / "key.pem").read_bytes(), (tmp_path / "cert.pem").read_bytes())
-    trusting = ssl.create_default_context(cafile=str(tmp_path / "cert.pem"))
+    authority = Authority(tmp_path)
+    trusting = ssl.create_default_context(cafile=authority.cacert)
 
     async def job(port):
         target = parse_target(f"grpcs://127.0.0.1:{port}")
-        with pytest.raises(LoadgenError, match=r"certificate is not accepted: self.signed certificate"):
+        with pytest.raises(LoadgenError, match=r"certificate is not accepted: unable to get local issuer"):
             await GrpcTransport(target, MONOTONIC).open(Told(), 1)
         transport = GrpcTransport(target, MONOTONIC, tls=trusting)
         await transport.open(told := Told(), 1)
@@ -233,7 +224,7 @@ def test_tls_with_a_real_server(run, tmp_path):
         assert told.outcomes == {"OK": 20}
         await transport.close()
 
-    with real_server(identity, credentials=grpc.ssl_server_credentials([pair])) as port:
+    with real_server(identity, credentials=authority.grpc_credentials(authority.issue("loopback"))) as port:
         run(job(port))
 
 

@@ -1,0 +1,125 @@
+"""One inference through the official gRPC library, and its errors in our list of outcomes.
+
+A call is what `tritonclient.grpc.aio` makes of one: the same messages on the same grpc.aio method; only the
+answer's bytes are kept beside the parsed message.  It must not know HTTP/2 framing or who asked.
+"""
+
+import itertools
+import re
+from typing import TYPE_CHECKING, Any
+
+from loadgen.connect.channel import OfficialChannel, connection_words, lost_connection
+from loadgen.connect.options import ConnectOptions
+from loadgen.records import LoadgenError, Outcome, Request
+from loadgen.seams import Clock
+from loadgen.target import Target
+from loadgen.transport.outcomes import grpc_outcome
+from loadgen.transport.reference_parts import Ended, Flight, PreparedReference
+from loadgen.units import show_ns
+from loadgen.wire.errors import one_line
+from loadgen.wire.hpack_lite import Trailers
+from loadgen.wire.kserve_grpc import METHOD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PREFIX = 5  # bytes before a message
+_NEVER_MADE = re.compile(
+    r"failed to connect|refused|resol(?:ve|ution)|unreachable|no route|handshake", re.IGNORECASE
+)
+_HTTP_STATUS = re.compile(r"http2? header with status: (\d+)", re.IGNORECASE)
+_RESET = re.compile(r"RST_STREAM", re.IGNORECASE)
+_UNAVAILABLE = 14
+_CALM, _REFUSED = 8, 14  # what the library makes of ENHANCE_YOUR_CALM and REFUSED_STREAM
+
+
+class GrpcCarrier:
+    """Calls go round `connections` channels of one connection each."""
+
+    def __init__(self, target: Target, clock: Clock, options: ConnectOptions, timeout_ns: int) -> None:
+        self._target = target
+        self._now = clock.now_ns
+        self._options = options
+        self._timeout_ns = timeout_ns
+        self._metadata = options.grpcio_metadata()
+        self._channels: list[OfficialChannel] = []
+        self._methods: list[Any] = []
+        self._turn: Iterator[Any] = itertools.cycle(())
+        self.connections_opened = self.reconnects = self.resent = 0
+
+    def prepare(self, request: Request) -> PreparedReference:
+        from tritonclient.grpc import service_pb2 as pb
+
+        if request.path != METHOD:
+            raise LoadgenError(f"the reference transport knows only {METHOD}, not {request.path}")
+        message = pb.ModelInferRequest.FromString(request.body)
+        metadata = (*((name.lower(), value) for name, value in request.headers), *self._metadata)
+        return PreparedReference((message, metadata), len(request.body) + _PREFIX)
+
+    async def open(self, connections: int) -> None:
+        from tritonclient.grpc import service_pb2 as pb
+
+        def read(raw: bytes) -> tuple[bytes, Any]:
+            return raw, pb.ModelInferResponse.FromString(raw)
+
+        while len(self._channels) < connections:
+            self._channels.append(OfficialChannel(self._target, self._options))
+            channel = await self._channels[-1].open()
+            await self._connected(self._channels[-1], channel)
+            serialize = pb.ModelInferRequest.SerializeToString
+            self._methods.append(
+                channel.unary_unary(f"/{METHOD}", request_serializer=serialize, response_deserializer=read)
+            )
+            self.connections_opened += 1
+        self._turn = itertools.cycle(self._methods)
+
+    async def _connected(self, official: OfficialChannel, channel: Any) -> None:
+        """The library tells the reason of a failure only to a call: one that changes nothing."""
+        import grpc
+
+        live = channel.unary_unary("/inference.GRPCInferenceService/ServerLive")
+        try:
+            await live(b"", timeout=self._timeout_ns / 1e9)
+        except grpc.aio.AioRpcError as why:
+            code, details = why.code(), why.details() or ""
+            if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+                words = f"no connection within {show_ns(self._timeout_ns)}"
+            elif code is grpc.StatusCode.UNAVAILABLE and lost_connection(details):
+                words, _ = await official.failure(details)
+            else:
+                return  # an answer, whatever it says
+            raise LoadgenError(f"no server answers at {self._target.url}: {words}") from None
+
+    async def carry(self, flight: Flight, *, keep: bool) -> Ended:
+        import grpc
+
+        message, metadata = flight.prepared.request
+        flight.sent_ns = self._now()
+        try:
+            raw, _ = await next(self._turn)(message, metadata=metadata)
+        except grpc.aio.AioRpcError as why:
+            return self._refused(flight, why.code().value[0], why.details() or "")
+        flight.first_ns = self._now()
+        return Ended(Outcome.OK, 0, len(raw) + _PREFIX, None, raw if keep else None)
+
+    def _refused(self, flight: Flight, status: int, details: str) -> Ended:
+        http = _HTTP_STATUS.search(details)
+        if http is not None:
+            flight.first_ns = self._now()
+            outcome, code, words = grpc_outcome(Trailers(int(http[1]), None, ""), got_data=False)
+            return Ended(outcome, code, 0, words)
+        if _RESET.search(details):
+            kind = Outcome.REJECTED if status in (_CALM, _REFUSED) else Outcome.STREAM_ENDED_EARLY
+            return Ended(kind, 0, 0, one_line(details))
+        if status == _UNAVAILABLE and lost_connection(details):
+            if _NEVER_MADE.search(details):
+                flight.sent_ns = 0
+                return Ended(Outcome.CONNECT, 0, 0, connection_words(details))
+            return Ended(Outcome.STREAM_ENDED_EARLY, 0, 0, connection_words(details))
+        flight.first_ns = self._now()
+        outcome, status, words = grpc_outcome(Trailers(None, status, one_line(details)), got_data=False)
+        return Ended(outcome, status, 0, words)
+
+    async def close(self) -> None:
+        for channel in self._channels:
+            await channel.close()
