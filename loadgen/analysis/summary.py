@@ -157,4 +157,5 @@ def _client(info: dict[str, Any], total: dict[str, Any], measured: list[int]) ->
         "loop_lag_ns": {"n": sum(lag["n"] for lag in lags), **worst},
         "workers": info.get("client", {}).get("workers", 1),
         "cap": info.get("cap", {}),
+        "proxies_ignored": info.get("client", {}).get("proxies_ignored", []),
     }  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +15,13 @@ from loadgen.cli.progress import Progress
 from loadgen.records import LoadgenError
 from loadgen.target import parse_target
 from loadgen.units import UnitError, parse_duration
+
+
+class Transport(StrEnum):
+    """What moves the bytes."""
+
+    wire = "wire"
+    reference = "reference"
 
 
 def run(
@@ -30,6 +38,21 @@ def run(
     wait: Annotated[
         str, typer.Option(help="Wait this long for server and models, e.g. 60s; 0s: they must be ready.")
     ] = "0s",
+    header: Annotated[
+        list[str] | None,
+        typer.Option("--header", "-H", help='"name: value" on every request, gRPC metadata too; repeatable.'),
+    ] = None,
+    cacert: Annotated[
+        Path | None, typer.Option(help="Certificates to trust instead of the system's (PEM).")
+    ] = None,
+    cert: Annotated[
+        Path | None, typer.Option(help="Our certificate (PEM), for a server that asks for one.")
+    ] = None,
+    key: Annotated[Path | None, typer.Option(help="Its key (PEM), if not in the same file.")] = None,
+    insecure: Annotated[bool, typer.Option("--insecure", help="Accept any certificate.")] = False,
+    transport: Annotated[
+        Transport, typer.Option(help="wire is ours; reference is the official clients, dear, for comparison.")
+    ] = Transport.wire,
     workers: Annotated[
         int, typer.Option(min=1, max=256, help="Processes that send, each with a core to fill.")
     ] = 1,
@@ -48,6 +71,7 @@ def run(
 
     Example: loadgen run traffic_profiles/steady.yaml --target grpc://127.0.0.1:8001
     """
+    from loadgen.connect.options import ConnectOptions, parse_headers
     from loadgen.lab.run import Order, measure
     from loadgen.traffic.profile import load_profile
 
@@ -72,6 +96,8 @@ def run(
             workers=workers,
             realtime=realtime,
             cores=parse_cores(pin),
+            transport=transport,
+            options=ConnectOptions(parse_headers(header or []), cacert, cert, key, insecure),
         )
         measured = measure(order)
     conclude(measured.path, interrupted=measured.interrupted, as_json=as_json)

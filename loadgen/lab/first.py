@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from loadgen.lab.target import build_payloads, make_shots, make_transport
+from loadgen.lab.target import build_payloads, make_shots
 from loadgen.records import NotMeasuredError, Outcome
 
 if TYPE_CHECKING:
@@ -21,13 +21,16 @@ _COLD_S = 120.0  # a first request may meet a cold model
 
 
 async def first_answers(
-    target: Target, transport_name: str, profile: TrafficProfile, models: Models, say: Callable[[str], None]
+    transport: Transport[Any],
+    target: Target,
+    profile: TrafficProfile,
+    models: Models,
+    say: Callable[[str], None],
 ) -> dict[str, int]:
-    """Nanoseconds from sent to done of each kind's first request, on a connection of its own.
+    """Nanoseconds from sent to done of each kind's first request; closes the transport.
 
     Raises NotMeasuredError with the server's words when a kind is refused; FitError when it cannot fit.
     """
-    transport = make_transport(target, transport_name)
     shots = make_shots(transport, target, profile, build_payloads(profile, models, profile.seed, most=1))
     probe = _Probe()
     took = {}

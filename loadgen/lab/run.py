@@ -12,12 +12,13 @@ import contextlib
 import os
 import signal
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from loadgen.clock import MONOTONIC
+from loadgen.connect.options import ConnectOptions
 from loadgen.engine.loop import LEAD_NS, Counts, merge_results
 from loadgen.engine.process import pinned_core
 from loadgen.lab.ceiling import headroom_warning, peak_per_s, read_ceilings
@@ -25,7 +26,7 @@ from loadgen.lab.facts import client_facts, raise_file_limit
 from loadgen.lab.first import first_answers
 from loadgen.lab.loop import new_loop
 from loadgen.lab.sender import FLUSH_S, LocalSender, Sender, Share, Watched
-from loadgen.lab.target import Counters, models_of, read_models
+from loadgen.lab.target import Counters, make_transport, models_of, read_models
 from loadgen.lab.worker import RemoteSender
 from loadgen.records import Doubt, LoadgenError, NotMeasuredError
 from loadgen.runfile import FORMAT, RunFolder, check_run_path, new_run_path
@@ -66,6 +67,7 @@ class Order:
     realtime: bool = False
     cores: tuple[int, ...] = ()
     transport: str = "wire"
+    options: ConnectOptions = field(default_factory=ConnectOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,7 @@ def measure(order: Order) -> Measured:
         check_run_path(order.out)
     plan = make_plan(order.profile, order.seed)
     check_workers(order, plan)
+    order.options.check(order.target)
     with asyncio.Runner(loop_factory=new_loop) as runner:
         return runner.run(_Run(order, plan).go())
 
@@ -138,11 +141,12 @@ class _Run:
         )
         if warning:
             order.say(f"note: {warning}")
-        control = Control(order.target)
+        control = Control(order.target, options=order.options)
         try:
             order.say(f"reading {', '.join(m for m, _ in models_of(profile))} at {order.target.url}")
             models, server = await read_models(control, profile, order.wait_ns)
-            first = await first_answers(order.target, order.transport, profile, models, order.say)
+            transport = make_transport(order.target, order.transport, order.options)
+            first = await first_answers(transport, order.target, profile, models, order.say)
             folder = self._open_folder(server, first)
             await self._send_all(folder, models, Counters(control, models_of(profile), folder))
             return Measured(folder.path, interrupted=self.interrupts > 0)
@@ -200,7 +204,7 @@ class _Run:
     def _make_senders(self, folder: RunFolder, models: Models, origin_ns: int) -> list[Sender]:
         order = self.order
         shares = [
-            Share(order.profile, order.seed, order.target, order.transport, origin_ns, k, order.workers,
+            Share(order.profile, order.seed, order.target, order.transport, order.options, origin_ns, k, order.workers,
                   order.realtime, pinned_core(order.cores, k) if order.workers > 1 else order.cores)
             for k in range(order.workers)
         ]  # fmt: skip

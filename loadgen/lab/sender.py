@@ -24,6 +24,7 @@ from loadgen.sinks.live import LiveLatency
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from loadgen.connect.options import ConnectOptions
     from loadgen.lab.target import Models
     from loadgen.records import LoadgenError, Plan
     from loadgen.runfile import RecordWriter
@@ -43,6 +44,7 @@ class Share:
     seed: int
     target: Target
     transport: str
+    options: ConnectOptions
     origin_ns: int  # the start of the run: CLOCK_MONOTONIC is one clock for all processes of a machine
     worker: int = 0
     workers: int = 1
@@ -112,7 +114,7 @@ class LocalSender:
             self._facts["pinning"] = pin(share_.cores)
         if share_.realtime:
             self._facts["scheduling"] = go_realtime()
-        self._transport = make_transport(share_.target, share_.transport)
+        self._transport = make_transport(share_.target, share_.transport, share_.options)
         pools = build_payloads(profile, self._models, share_.seed)
         shots = make_shots(self._transport, share_.target, profile, pools)
         self._facts["variants"] = [len(pool) for pool in shots]

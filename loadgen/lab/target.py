@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from loadgen.clock import MONOTONIC
+from loadgen.connect.options import ConnectOptions
 from loadgen.engine.loop import Shot
 from loadgen.records import LoadgenError, ModelFacts, TensorSpec
 from loadgen.workload.payloads import build_pool, pool_rng
@@ -93,15 +94,23 @@ def make_shots(
     ]
 
 
-def make_transport(target: Target, name: str = "wire") -> Transport[Any]:
-    """The transport of that name for the target's protocol."""
+def make_transport(
+    target: Target, name: str = "wire", options: ConnectOptions | None = None
+) -> Transport[Any]:
+    """The transport "wire" is ours; "reference" is the official gRPC client and aiohttp, to compare with."""
+    options = options or ConnectOptions()
+    if name == "reference":
+        from loadgen.transport.reference import ReferenceTransport
+
+        return ReferenceTransport(target, MONOTONIC, options=options)
+    headers, tls = options.headers_for(target), options.tls_for(target)
     if target.protocol == "grpc":
         from loadgen.transport.grpc import GrpcTransport
 
-        return GrpcTransport(target, MONOTONIC)
+        return GrpcTransport(target, MONOTONIC, headers=headers, tls=tls)
     from loadgen.transport.http import HttpTransport
 
-    return HttpTransport(target, MONOTONIC)
+    return HttpTransport(target, MONOTONIC, headers=headers, tls=tls)
 
 
 def models_to_json(models: Models) -> list[dict[str, Any]]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from loadgen.connect.options import ConnectOptions
 from loadgen.engine.loop import Counts, PhaseResult
 from loadgen.lab.facts import raise_file_limit
 from loadgen.lab.sender import FLUSH_S, LocalSender, Share, Watched
@@ -62,7 +63,7 @@ class RemoteSender:
             "profile": [share.profile.text, share.profile.name], "seed": share.seed, "target": share.target.url,
             "transport": share.transport, "origin_ns": share.origin_ns, "worker": share.worker,
             "workers": share.workers, "realtime": share.realtime, "cores": share.cores,
-            "models": models_to_json(self._models), "folder": str(self._folder),
+            "options": _options_to_json(share.options), "models": models_to_json(self._models), "folder": str(self._folder),
         }  # fmt: skip
         try:
             ready = await asyncio.wait_for(self._ask("order", order), _START_S)
@@ -183,7 +184,7 @@ async def _begin(order: dict[str, Any]) -> LocalSender | None:
         raise_file_limit()
         profile = parse_profile(*order["profile"])
         share = Share(
-            profile=profile, seed=order["seed"], target=parse_target(order["target"]), transport=order["transport"],
+            options=_options_from_json(order["options"]), profile=profile, seed=order["seed"], target=parse_target(order["target"]), transport=order["transport"],
             origin_ns=order["origin_ns"], worker=order["worker"], workers=order["workers"],
             realtime=order["realtime"], cores=tuple(order["cores"]),
         )  # fmt: skip
@@ -202,6 +203,19 @@ async def _begin(order: dict[str, Any]) -> LocalSender | None:
         return None
     _say("ready", {})
     return sender
+
+
+def _options_to_json(options: ConnectOptions) -> dict[str, Any]:
+    """Secrets go through the pipe, not through a command line that everybody can read."""
+    paths = {
+        name: path and str(path) for name in ("cacert", "cert", "key") for path in [getattr(options, name)]
+    }
+    return {"headers": options.headers, "insecure": options.insecure, **paths}
+
+
+def _options_from_json(row: dict[str, Any]) -> ConnectOptions:
+    paths = {name: Path(row[name]) if row[name] else None for name in ("cacert", "cert", "key")}
+    return ConnectOptions(headers=tuple((n, v) for n, v in row["headers"]), insecure=row["insecure"], **paths)
 
 
 async def _phase(sender: LocalSender, index: int, start_ns: int) -> None:

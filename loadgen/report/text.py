@@ -211,7 +211,11 @@ def _client(summary: dict[str, Any], console: Console) -> None:
         f"at most {client['max_in_flight'] if client['max_in_flight'] is not None else NONE} requests in flight",
         f"P99 of event loop lag {duration(client['loop_lag_ns']['p99'])}",
     ]
+    if client["workers"] > 1:
+        parts.append(f"{client['workers']} workers")
     console.print(Text("client  " + ", ".join(parts)))
+    if client.get("proxies_ignored"):
+        console.print(Text(f"proxies ignored: {', '.join(client['proxies_ignored'])}"))
     if first:
         told = ", ".join(f"{kind} {duration(ns)}" for kind, ns in first.items())
         console.print(Text(f"first request of each kind (in no figure above): {told}"))

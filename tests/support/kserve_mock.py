@@ -45,10 +45,11 @@ class Mock:
     a delay of None means that the answer never comes.
     """
 
-    def __init__(self, answer=None, *, models=None, server_ready=True, statistics=True):
+    def __init__(self, answer=None, *, models=None, server_ready=True, statistics=True, tls=None):
         self.answer = answer or (lambda n: (0.0, 200, None))
         self.models = models if models is not None else {"m": Model()}
-        self.server_ready, self.statistics = server_ready, statistics
+        self.server_ready, self.statistics, self.tls = server_ready, statistics, tls
+        self.headers = []  # of every request, in order
         self.requests = 0
         self.rows = 0
         self.most_in_flight = self._in_flight = 0
@@ -73,15 +74,16 @@ class Mock:
         app.router.add_route("*", "/{path:.*}", self._handle)
         runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self.tls)
         await site.start()
         self.port = site._server.sockets[0].getsockname()[1]
-        self.target = f"http://127.0.0.1:{self.port}"
+        self.target = f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
         ready.set()
         await self._end.wait()
         await runner.cleanup()
 
     async def _handle(self, request):
+        self.headers.append(dict(request.headers))
         parts = request.match_info["path"].strip("/").split("/")
         if parts == ["v2"]:
             return web.json_response({"name": "mock", "version": "0", "extensions": ["statistics"]})
