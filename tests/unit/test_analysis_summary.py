@@ -33,7 +33,7 @@ def test_the_contract_keys_and_values(tmp_path):
     assert found["client"] == {
         "cpu_ns_per_request": 100_000, "max_in_flight": 4, "workers": 1,
         "loop_lag_ns": {"n": 100, "p50": 50_000, "p99": 200_000, "max": 400_000},
-        "cap": {"in_flight": None, "when_full": "wait"},
+        "cap": {"in_flight": None, "when_full": "wait"}, "proxies_ignored": [],
     }  # fmt: skip
     json.dumps(found, allow_nan=False)
 
