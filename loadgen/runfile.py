@@ -124,6 +124,11 @@ def records_name(worker: int) -> str:
     return f"records-{worker}.arrow" if worker else RECORDS
 
 
+def progress_path(records: Path) -> Path:
+    """records-1.arrow has its heartbeats in progress-1.jsonl."""
+    return records.with_name(records.name.replace("records", "progress")).with_suffix(".jsonl")
+
+
 class RecordWriter:
     """Writes one records file as the run goes.  All methods but the thread's own belong to the event loop."""
 
@@ -199,6 +204,15 @@ class RecordWriter:
             self._block, self._at = bytearray(_BLOCK_ROWS * _ROW.size), 0
             rows = np.frombuffer(block, ROW_DTYPE, used // _ROW.size)
             self._thread.submit(self._write, rows).add_done_callback(self._note)
+
+    def beat(self, line: dict[str, Any]) -> None:
+        """Hands a heartbeat to the writer thread: what a reader knows of a run that was killed."""
+        if self.error is None:
+            self._thread.submit(self._append_beat, json.dumps(line) + "\n").add_done_callback(self._note)
+
+    def _append_beat(self, line: str) -> None:
+        with progress_path(self.path).open("a", encoding="utf-8") as file:
+            file.write(line)
 
     def close(self) -> None:
         """Writes what is left; after it `error` says whether all rows are on disk."""

@@ -11,65 +11,24 @@ import asyncio
 import gc
 import time
 from collections import deque
-from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from loadgen.engine.client import LoopLag
+from loadgen.engine.parts import NO_CAP, Cap, Counts, PhaseResult, Shot
 from loadgen.records import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from loadgen.records import PhasePlan, Plan
-    from loadgen.seams import Clock, Pacer, Prepared, RecordSink, Transport
+    from loadgen.seams import Clock, Pacer, RecordSink, Transport
 
 LEAD_NS = 5_000_000  # a phase starts this long after it was set up, so that its first arrival is not late
 _BURST = 64  # a backlog is sent in bites of this many, answers are read in between
+_OF_TRANSPORT = ("conn_waits", "resent", "reconnects")
 _RETRY_NS = 100_000_000  # a closed-loop user who found no server does not knock faster than this
 _SWEEP_S = 0.01  # how often requests are looked through for timeouts
-
-
-class Shot(NamedTuple):
-    """One payload variant, ready to be sent: framed bytes, its length (-1: has none) and rows."""
-
-    prepared: Prepared
-    length: int
-    items: int
-
-
-@dataclass(frozen=True, slots=True)
-class Cap:
-    """At most `in_flight` requests at once (None: no cap); beyond it an arrival waits or is dropped."""
-
-    in_flight: int | None = None
-    drop: bool = False
-
-
-@dataclass(slots=True)
-class Counts:
-    """The run so far, for a progress line.  Plain counters, read by anyone, written by the loop."""
-
-    due: int = 0
-    sent: int = 0
-    ok: int = 0
-    failed: int = 0
-    dropped: int = 0
-    cap_waits: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseResult:
-    """What the loop saw of one phase besides its records; times from the start of the run."""
-
-    start_ns: int
-    load_end_ns: int  # when the last request could have become due: the planned end, or when it was stopped
-    end_ns: int  # drained
-    max_in_flight: int
-    cap_waits: int
-    cpu_ns: int  # user and system, of all processes that send
-    cpu_max_ns: int  # of the busiest of them
-    loop_lag_ns: dict[str, int | None]
 
 
 class Engine:
@@ -84,7 +43,7 @@ class Engine:
         sink: RecordSink,
         clock: Clock,
         make_pacer: Callable[[], Pacer],
-        cap: Cap = Cap(),
+        cap: Cap = NO_CAP,
         origin_ns: int | None = None,
         numbering: tuple[int, int] = (0, 1),
     ) -> None:
@@ -103,8 +62,9 @@ class Engine:
         self._cap = cap.in_flight if cap.in_flight is not None else 2**62
         self._drop = cap.drop
         self._inflight: dict[int, tuple[int, int, Shot]] = {}  # token -> due (absolute), kind, shot
-        self._waiting: deque[tuple[int, int, int, Shot]] = deque()
-        self._deadlines: list[deque[tuple[int, int]]] = [deque() for _ in timeouts_ns]
+        self._waiting: dict[int, tuple[int, int, Shot]] = {}  # at the cap, in order of due: seq -> the same
+        self._deadlines: list[deque[tuple[int, int]]] = [deque() for _ in timeouts_ns]  # of those in flight
+        self._patience: list[deque[tuple[int, int]]] = [deque() for _ in timeouts_ns]  # of those that wait
         self._timeouts = list(timeouts_ns)
         self._start_ns = self.origin_ns
         self._stopped_ns: int | None = None
@@ -121,52 +81,88 @@ class Engine:
         self._kinds, self._draws = phase.kind.data, phase.draw.data  # ints without numpy's cost
         self._next = self._issued = 0
         self._done = loop.create_future()
-        waits = self.counts.cap_waits
+        self._before, self._begun = self._tally(), self._ends()
+        self._over: tuple[int, int] | None = None
+        over: asyncio.TimerHandle | None = None
         gc.collect()
         gc.freeze()
         gc.disable()
         try:
             self._start_ns = self._now() + LEAD_NS if start_ns is None else start_ns
-            cpu = time.process_time_ns()
+            self._cpu_ns = time.process_time_ns()
             self._lag.start(self._start_ns)
+            if phase.duration_ns is not None:
+                wait_s = (self._start_ns + phase.duration_ns - self._now()) / 1e9
+                over = loop.call_later(max(wait_s, 0), self._end_of_load)
             self._sweep_handle = loop.call_later(_SWEEP_S, self._sweep)
-            if phase.loop == "open":
-                assert phase.due_ns is not None  # noqa: S101 - by construction of the plan
-                self._dues, self._count = phase.due_ns.data, len(phase.due_ns)
-                self._free = self._free_open
-                self._load_end_ns = self._start_ns + (phase.duration_ns or 0)
-                self._fire()
-            else:
-                self._ready: list[int] = []  # a heap of when thinking users come back
-                self._limit = phase.requests if phase.requests is not None else 2**62
-                self._until = self._start_ns + phase.duration_ns if phase.duration_ns is not None else 2**62
-                self._active, self._load_end_ns = phase.users, 0
-                self._free = self._free_closed
-                self._pacer.arm(self._start_ns, self._start_users)
+            (self._begin_open if phase.loop == "open" else self._begin_closed)(phase)
             if self._stopped_ns is not None:
                 self._finish_if_idle()
             await self._done
-            return self._result(phase, time.process_time_ns() - cpu, self.counts.cap_waits - waits)
+            return self._result()
         finally:
             self._sweep_handle.cancel()
+            if over is not None:
+                over.cancel()
             self._lag.stop()
             gc.enable()
 
-    def _result(self, phase: PhasePlan, cpu_ns: int, waits: int) -> PhaseResult:
-        end, zero = self._now(), self.origin_ns
-        load_end = end if phase.duration_ns is None else min(end, self._start_ns + phase.duration_ns)
-        if self._stopped_ns is not None:
-            load_end = min(load_end, max(self._stopped_ns, self._start_ns))
+    def _begin_open(self, phase: PhasePlan) -> None:
+        assert phase.due_ns is not None  # noqa: S101 - by construction of the plan
+        self._dues, self._count = phase.due_ns.data, len(phase.due_ns)
+        self._free = self._free_open
+        self._load_end_ns = self._start_ns + (phase.duration_ns or 0)
+        self._fire()
+
+    def _begin_closed(self, phase: PhasePlan) -> None:
+        self._ready: list[int] = []  # a heap of when thinking users come back
+        self._limit = phase.requests if phase.requests is not None else 2**62
+        self._until = self._start_ns + phase.duration_ns if phase.duration_ns is not None else 2**62
+        self._active, self._load_end_ns = phase.users, 0
+        self._free = self._free_closed
+        self._pacer.arm(self._start_ns, self._start_users)
+
+    def _end_of_load(self) -> None:
+        """The load is over, what is in flight drains: the client's own figures end here."""
+        if self._over is None:
+            now = self._now()
+            planned = self._start_ns + self._phase.duration_ns if self._phase.duration_ns is not None else now
+            self._over = (max(min(now, planned), self._start_ns), time.process_time_ns() - self._cpu_ns)
+            self._lag.stop()
+
+    def _tally(self) -> dict[str, int]:
+        """Counters that go up through the whole run, the transport's among them."""
+        own = {"cap_waits": self.counts.cap_waits}
+        return own | {name: getattr(self._transport, name, 0) for name in _OF_TRANSPORT}
+
+    def _result(self) -> PhaseResult:
+        self._end_of_load()
+        assert self._over is not None  # noqa: S101 - just made
+        zero, (load_end_ns, cpu_ns) = self.origin_ns, self._over
         return PhaseResult(
             start_ns=self._start_ns - zero,
-            load_end_ns=load_end - zero,
-            end_ns=end - zero,
+            load_end_ns=load_end_ns - zero,
+            end_ns=max(self._now(), load_end_ns) - zero,
             max_in_flight=self._max_in_flight,
-            cap_waits=waits,
             cpu_ns=cpu_ns,
             cpu_max_ns=cpu_ns,
             loop_lag_ns=self._lag.distribution(),
+            **{name: n - self._before[name] for name, n in self._tally().items()},
         )
+
+    def beat(self) -> dict[str, int | None]:
+        """Where the running phase is: what a reader has when the process is killed.  Times from the run's start."""
+        dues = [what[0] for waiting in (self._inflight, self._waiting) for what in list(waiting.values())[:1]]
+        sent, ended, due = (n - self._begun[i] for i, n in enumerate(self._ends()))
+        return {
+            "t_ns": self._now() - self.origin_ns, "phase": self._phase_index, "start_ns": self._start_ns - self.origin_ns,
+            "due": due, "sent": sent, "ended": ended, "in_flight": len(self._inflight), "waiting": len(self._waiting),
+            "oldest_due_ns": min(dues) - self.origin_ns if dues else None,
+            "cap_waits": self.counts.cap_waits - self._before["cap_waits"], "max_in_flight": self._max_in_flight,
+        }  # fmt: skip
+
+    def _ends(self) -> tuple[int, int, int]:
+        return self.counts.sent, self.counts.ok + self.counts.failed, self.counts.due
 
     # -- the open loop -----------------------------------------------------------------------------
 
@@ -202,11 +198,13 @@ class Engine:
             self._record(seq, due_ns, kind, shot, self._now(), Outcome.DROPPED)
         else:
             self.counts.cap_waits += 1
-            self._waiting.append((seq, due_ns, kind, shot))
+            self._waiting[seq] = (due_ns, kind, shot)
+            self._patience[kind].append((due_ns + self._timeouts[kind], seq))
 
     def _free_open(self, done_ns: int, outcome: Outcome) -> None:  # noqa: ARG002 - same shape as _free_closed
         if self._waiting and len(self._inflight) < self._cap:
-            self._send(*self._waiting.popleft())
+            seq = next(iter(self._waiting))
+            self._send(seq, *self._waiting.pop(seq))
         elif self._next >= self._count or self._stopped_ns is not None:
             self._finish_if_idle()
 
@@ -222,11 +220,15 @@ class Engine:
         think = self._phase.think_ns
         if outcome is Outcome.CONNECT:
             think = max(think, _RETRY_NS)
-        if not think:
-            self._next_of_user(done_ns)
+        if not think or self._leaves(done_ns + think):
+            self._next_of_user(done_ns + think)
             return
         heappush(self._ready, done_ns + think)
         self._pacer.arm(self._ready[0], self._fire_thinkers)
+
+    def _leaves(self, due_ns: int) -> bool:
+        """Whether a user who is free at `due_ns` has no request to send any more."""
+        return self._issued >= self._limit or due_ns >= self._until or self._stopped_ns is not None
 
     def _fire_thinkers(self) -> None:
         while self._ready and (self._ready[0] <= self._now() or self._stopped_ns is not None):
@@ -236,18 +238,20 @@ class Engine:
 
     def _next_of_user(self, due_ns: int) -> None:
         """A user who is free at `due_ns` sends the next request of the cycle, or leaves."""
-        k = self._issued
-        if k >= self._limit or due_ns >= self._until or self._stopped_ns is not None:
+        if self._leaves(due_ns):
             self._active -= 1
             if self._active == 0 or self._stopped_ns is not None:
                 self._finish_if_idle()
             return
+        k = self._issued
         self._issued = k + 1
         at = k % len(self._kinds)
         kind = self._kinds[at]
         pool = self._pools[kind]
         self.counts.due += 1
         self._send(self._first + k * self._step, due_ns, kind, pool[self._draws[at] % len(pool)])
+        if k + 1 == self._limit:
+            self._end_of_load()
 
     # -- sending and ending ------------------------------------------------------------------------
 
@@ -300,14 +304,22 @@ class Engine:
                 _, token = deadlines.popleft()
                 if token in inflight:
                     self._transport.cancel(token, Outcome.TIMEOUT)
-        waiting = self._waiting  # at the cap: who waited a whole timeout gives up unsent
-        while waiting and waiting[0][1] + self._timeouts[waiting[0][2]] <= now:
-            self._record(*waiting.popleft(), now, Outcome.TIMEOUT)
+        waiting = self._waiting
+        for patience in self._patience:  # at the cap: who waited a whole timeout gives up unsent
+            while patience and (patience[0][0] <= now or patience[0][1] not in waiting):
+                _, seq = patience.popleft()
+                if seq in waiting:
+                    self._record(seq, *waiting.pop(seq), now, Outcome.TIMEOUT)
+        if not inflight and not waiting:
+            self._finish_if_idle()
         self._sweep_handle = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
     def _finish_if_idle(self) -> None:
         """Ends the phase once all its requests have ended and, in an open loop, its planned time is over."""
         if self._inflight or self._waiting or self._done is None or self._done.done():
+            return
+        more = self._next < self._count if self._phase.loop == "open" else self._active > 0
+        if self._stopped_ns is None and more:
             return
         if self._stopped_ns is None and self._now() < self._load_end_ns:
             self._pacer.arm(self._load_end_ns, self._finish_if_idle)
@@ -332,9 +344,10 @@ class Engine:
         if self._stopped_ns is not None:
             return
         self._stopped_ns = now = self._now()
-        while self._waiting:
-            seq, due_ns, kind, shot = self._waiting.popleft()
-            self._record(seq, due_ns, kind, shot, now, Outcome.CANCELLED)
+        self._end_of_load()
+        for seq, what in self._waiting.items():
+            self._record(seq, *what, now, Outcome.CANCELLED)
+        self._waiting.clear()
         self._finish_if_idle()
 
     def cancel_in_flight(self) -> None:
@@ -352,23 +365,6 @@ class Engine:
         """Frees the pacers."""
         self._pacer.close()
         self._lag.close()
-
-
-def merge_results(parts: Sequence[PhaseResult]) -> PhaseResult:
-    """One phase, sent by several processes: sums, but the busiest's CPU and the worst event loop's lag.
-
-    `max_in_flight` adds up maxima that need not have come at one time: an upper bound.
-    """
-    return PhaseResult(
-        start_ns=min(p.start_ns for p in parts),
-        load_end_ns=max(p.load_end_ns for p in parts),
-        end_ns=max(p.end_ns for p in parts),
-        max_in_flight=sum(p.max_in_flight for p in parts),
-        cap_waits=sum(p.cap_waits for p in parts),
-        cpu_ns=sum(p.cpu_ns for p in parts),
-        cpu_max_ns=max(p.cpu_max_ns for p in parts),
-        loop_lag_ns=max((p.loop_lag_ns for p in parts), key=lambda lag: lag["p99"] or 0),
-    )
 
 
 def _nothing() -> None:

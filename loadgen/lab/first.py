@@ -11,7 +11,7 @@ from loadgen.records import NotMeasuredError, Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from loadgen.engine.loop import Shot
+    from loadgen.engine.parts import Shot
     from loadgen.lab.target import Models
     from loadgen.seams import Transport
     from loadgen.target import Target

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from loadgen.clock import MONOTONIC
-from loadgen.engine.loop import Cap, Counts, Engine, PhaseResult
+from loadgen.engine.loop import Engine
 from loadgen.engine.pacer import make_pacer
+from loadgen.engine.parts import Cap, Counts, PhaseResult
 from loadgen.engine.process import go_realtime, leave_realtime, pin
 from loadgen.lab.target import build_payloads, make_shots, make_transport
 from loadgen.records import NotMeasuredError
@@ -106,6 +107,7 @@ class LocalSender:
         self._live = LiveLatency()
         self._writer = writer(observe=self._live.add)
         self._facts: dict[str, Any] = {}
+        self._running = False
 
     async def ready(self) -> None:
         """See Sender."""
@@ -136,7 +138,7 @@ class LocalSender:
         """Records reach the disk twice a second; a disk that takes no more ends the sending."""
         while True:
             await asyncio.sleep(FLUSH_S)
-            self._writer.flush()
+            self._write()
             if self._writer.error is not None:
                 self.error = self._writer.error
                 self._engine.stop()
@@ -144,13 +146,19 @@ class LocalSender:
 
     async def run_phase(self, index: int, start_ns: int) -> PhaseResult | None:
         """See Sender."""
+        self._running = True
         try:
             return await self._engine.run_phase(index, start_ns)
         except NotMeasuredError as why:
             self.error = why
             return None
         finally:
-            self._writer.flush()
+            self._write()
+
+    def _write(self) -> None:
+        self._writer.flush()
+        if self._running:
+            self._writer.beat(self._engine.beat())
 
     def stop(self) -> None:
         """See Sender."""
@@ -162,7 +170,7 @@ class LocalSender:
 
     def write_now(self) -> None:
         """Puts what is recorded on disk before the process ends at once."""
-        self._writer.flush()
+        self._write()
         self._writer.close()
 
     def watched(self) -> Watched:
@@ -176,8 +184,7 @@ class LocalSender:
             self._engine.close()
         if hasattr(self, "_transport"):
             await self._transport.close()
-            for name in ("connections_opened", "reconnects", "resent", "waits"):
-                self._facts[name] = getattr(self._transport, name, None)
+            self._facts["connections_opened"] = getattr(self._transport, "connections_opened", None)
         self._writer.close()
         self.error = self.error or self._writer.error
         if self._share.realtime:

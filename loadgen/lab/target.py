@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.clock import MONOTONIC
 from loadgen.connect.options import ConnectOptions
-from loadgen.engine.loop import Shot
+from loadgen.engine.parts import Shot
 from loadgen.records import LoadgenError, ModelFacts, TensorSpec
 from loadgen.workload.payloads import build_pool, pool_rng
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loadgen.connect.options import ConnectOptions
-from loadgen.engine.loop import Counts, PhaseResult
+from loadgen.engine.parts import Counts, PhaseResult
 from loadgen.lab.facts import raise_file_limit
 from loadgen.lab.sender import FLUSH_S, LocalSender, Share, Watched
 from loadgen.lab.target import Models, models_from_json, models_to_json

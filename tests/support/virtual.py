@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from loadgen.engine.loop import Cap, Engine, Shot
+from loadgen.engine.loop import Engine
 from loadgen.engine.pacer import LoopPacer
+from loadgen.engine.parts import Cap, Shot
 from loadgen.records import Outcome, PhasePlan, Plan
 
 S = 1_000_000_000
@@ -130,11 +131,10 @@ def closed_phase(users, *, duration_s=None, requests=None, think_ns=0, name="clo
 async def play(loop, server, phases, *, cap=None, drop=False, timeout_ns=60 * S, meddle=None):
     """Runs the phases against a VirtualServer; returns (rows, phase results, engine)."""
     rows = Rows()
-    plan = Plan(seed=0, kinds=("k",), phases=tuple(phases))
-    pool = [Shot(Bytes(), 8, 1) for _ in range(4)]
-    engine = Engine(
-        plan, [pool], [timeout_ns], server, rows, loop, lambda: LoopPacer(loop, loop), Cap(cap, drop)
-    )
+    timeouts = timeout_ns if isinstance(timeout_ns, list) else [timeout_ns]
+    plan = Plan(seed=0, kinds=tuple("kl"[: len(timeouts)]), phases=tuple(phases))
+    pools = [[Shot(Bytes(), 8, 1) for _ in range(4)] for _ in timeouts]
+    engine = Engine(plan, pools, timeouts, server, rows, loop, lambda: LoopPacer(loop, loop), Cap(cap, drop))
     server.receiver, server.origin_ns = engine, engine.origin_ns
     if meddle is not None:
         meddle(engine)

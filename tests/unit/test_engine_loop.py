@@ -1,6 +1,5 @@
 """The careful loop in virtual time: due times, caps, timeouts, closed loops, stopping."""
 
-import asyncio
 import gc
 
 import numpy as np
@@ -188,7 +187,6 @@ def test_the_garbage_collector_is_off_in_a_phase_and_on_after():
     run_virtual(main)
     assert seen == [False]
     assert gc.isenabled()
-    assert not asyncio.all_tasks(asyncio.new_event_loop())
 
 
 def test_a_wall_clock_that_steps_changes_nothing(monkeypatch):
@@ -205,3 +203,82 @@ def test_a_wall_clock_that_steps_changes_nothing(monkeypatch):
 
     rows, _, _ = run_virtual(main)
     assert set((rows.column("done_ns") - rows.column("due_ns")).tolist()) == {5 * MS}
+
+
+def test_the_load_of_a_closed_loop_ends_when_its_last_request_is_sent_not_when_a_straggler_is_done():
+    async def main(loop):
+        server = VirtualServer(loop, service_ns=lambda seq, _: 8 * S if seq == 99 else 10 * MS)
+        return await play(loop, server, [closed_phase(4, requests=100)])
+
+    _, [result], _ = run_virtual(main)
+    assert result.load_end_ns - result.start_ns == pytest.approx(0.24 * S, abs=10 * MS)
+    assert result.end_ns - result.start_ns > 8 * S
+
+
+def test_a_user_with_nothing_left_to_send_does_not_think_first():
+    async def main(loop):
+        phases = [closed_phase(1, requests=2, think_ns=3 * S), closed_phase(1, duration_s=1, think_ns=20 * S)]
+        return await play(loop, VirtualServer(loop, service_ns=10 * MS), phases)
+
+    rows, [counted, timed], _ = run_virtual(main)
+    assert len(rows.rows) == 3
+    assert counted.end_ns - counted.start_ns == pytest.approx(3.02 * S, abs=MS)
+    assert timed.end_ns - timed.start_ns < 1.1 * S
+
+
+def test_the_clients_own_figures_end_with_the_load_not_with_the_drain():
+    async def main(loop):
+        return await play(loop, VirtualServer(loop, service_ns=10 * S), [open_phase(GRID[:100], 1)])
+
+    _, [result], _ = run_virtual(main)
+    assert result.loop_lag_ns["n"] == pytest.approx(50, abs=2)  # a probe each 20 ms of the first second
+    assert result.end_ns - result.start_ns > 10 * S
+
+
+def test_each_kind_gives_up_at_its_own_timeout_while_it_waits_at_the_cap():
+    """An impatient request behind a patient one does not wait for it."""
+
+    async def main(loop):
+        server = VirtualServer(loop, service_ns=100 * S)
+        phase = open_phase([0, 0.01, 0.02], 1)
+        phase.kind[:] = [0, 0, 1]
+        return await play(loop, server, [phase], cap=1, timeout_ns=[5 * S, 500 * MS])
+
+    rows, _, _ = run_virtual(main)
+    waited = {row["seq"]: row["done_ns"] - row["due_ns"] for row in rows.rows}
+    assert {row["outcome"] for row in rows.rows} == {Outcome.TIMEOUT}
+    assert waited[2] == pytest.approx(500 * MS, abs=20 * MS)
+    assert waited[1] == pytest.approx(10 * S, abs=40 * MS)  # sent when the first gave up, then its own 5 s
+
+
+def test_a_heartbeat_tells_what_is_in_flight_and_since_when():
+    beats = []
+
+    async def main(loop):
+        def meddle(engine):
+            loop.call_later(1.0, lambda: beats.append(engine.beat()))
+
+        server = VirtualServer(loop, frozen=[(S // 2, 3 * S)])
+        return await play(loop, server, [open_phase(GRID[:200], 2)], cap=20, meddle=meddle)
+
+    run_virtual(main)
+    [beat] = beats
+    assert (beat["phase"], beat["in_flight"], beat["max_in_flight"]) == (0, 20, 20)
+    assert beat["due"] == pytest.approx(100, abs=2)
+    assert beat["sent"] - beat["ended"] == 20
+    assert beat["waiting"] == beat["cap_waits"] == beat["due"] - beat["sent"]
+    assert 0.49 * S < beat["oldest_due_ns"] < 0.52 * S
+
+
+def test_what_the_transport_counts_is_told_phase_by_phase():
+    async def main(loop):
+        server = VirtualServer(loop)
+        server.resent = 5
+
+        def meddle(_):
+            loop.call_later(0.5, lambda: setattr(server, "resent", 8))
+
+        return await play(loop, server, [open_phase([0], 1), open_phase([0], 1)], meddle=meddle)
+
+    _, results, _ = run_virtual(main)
+    assert [r.resent for r in results] == [3, 0]
