@@ -9,6 +9,7 @@ how requests are sent nor what the figures mean.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -49,33 +50,41 @@ _MOST_DETAILS = 1000
 OUTCOMES = [outcome.name.lower() for outcome in Outcome]
 
 
-def new_run_path(name: str, out: Path | None, started: str) -> Path:
-    """Where a run goes: `out` if given, else runs/<time>-<name>; the name is escaped, nothing is overwritten.
+def make_run_folder(name: str, out: Path | None, started: str) -> Path:
+    """Makes the folder of a new run: `out` if given, else runs/<time>-<name>, escaped and never one twice.
 
-    Raises LoadgenError if the folder exists and is not empty or cannot be made.
+    Raises LoadgenError if `out` exists and is not an empty folder, or cannot be made or written.
     """
     safe = re.sub(r"[^\w.-]+", "-", name).strip(".-")[:60] or "run"
     path = out or Path("runs") / f"{re.sub(r'[^0-9T]', '', started)[:15]}-{safe}"
-    number = 2
-    while out is None and path.exists():
-        path = path.with_name(f"{path.name.removesuffix(f'.{number - 1}')}.{number}")
-        number += 1
-    check_run_path(path)
-    return path
-
-
-def check_run_path(path: Path) -> None:
-    """Raises LoadgenError unless `path` can become a run folder: absent, or an empty writable folder."""
+    first, number = path, 2
     try:
-        if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            raise LoadgenError(f"output {path}: exists already; name a folder that does not exist with --out")
-        nearest = path
-        while not nearest.exists():
-            nearest = nearest.parent
+        while True:
+            try:
+                path.mkdir(parents=True)
+            except FileExistsError:
+                if out is None:  # another run of this second
+                    path, number = first.with_name(f"{first.name}.{number}"), number + 1
+                    continue
+                if not path.is_dir() or any(path.iterdir()):
+                    raise LoadgenError(
+                        f"output {path}: exists already; name a folder that does not exist with --out"
+                    ) from None
+            (path / RUN).open("x").close()  # the claim: of two runs with one --out, one gets it
+            return path
+    except FileExistsError:
+        raise LoadgenError(
+            f"output {path}: another run has just begun there; choose another with --out"
+        ) from None
     except OSError as why:
         raise LoadgenError(f"output {path}: {why.strerror}; name a writable folder with --out") from None
-    if not nearest.is_dir() or not os.access(nearest, os.W_OK | os.X_OK):
-        raise LoadgenError(f"output {path}: {nearest} is not a writable folder; choose another with --out")
+
+
+def drop_run_folder(path: Path) -> None:
+    """Takes back a folder in which nothing was recorded: the run was refused."""
+    with contextlib.suppress(OSError):
+        (path / RUN).unlink()
+        path.rmdir()
 
 
 def write_atomic(path: Path, text: str) -> None:
@@ -93,12 +102,8 @@ class RunFolder:
     """run.json and server.jsonl of one run; `info` is run.json as it will be saved next."""
 
     def __init__(self, path: Path, info: dict[str, Any]) -> None:
-        """Makes the folder.  Raises LoadgenError when it cannot be made."""
+        """`path` was made by `make_run_folder`."""
         self.path, self.info = path, info
-        try:
-            path.mkdir(parents=True, exist_ok=True)
-        except OSError as why:
-            raise LoadgenError(f"output {path}: {why.strerror}; choose another folder with --out") from None
         self.save()
 
     def save(self) -> None:
@@ -143,6 +148,7 @@ class RecordWriter:
 
         self.path = path
         self.error: LoadgenError | None = None
+        self.rows = 0  # on disk
         self._observe = observe
         self._details: list[str] = []
         self._detail_index: dict[str, int] = {}
@@ -244,6 +250,7 @@ class RecordWriter:
             return pa.array(values, mask=values < 0) if name in _NULLABLE else pa.array(values)
 
         self._stream.write_batch(pa.record_batch([column(n) for n, _ in _FIELDS], schema=schema()))
+        self.rows += len(rows)
         if self._observe is not None:
             self._observe(rows)
 
@@ -302,7 +309,13 @@ def read_run(path: Path) -> Run:
                 lines.append(json.loads(line))
             except ValueError:
                 break  # the last line of a killed run
-    return Run(path, info, pa.Table.from_batches(batches, schema()), lines)
+    table = pa.Table.from_batches(batches, schema())
+    written = info.get("records")
+    if isinstance(written, int) and table.num_rows != written:
+        raise NotMeasuredError(
+            f"{path}: {RECORDS} holds {table.num_rows} of the {written} records that were written: damaged"
+        )
+    return Run(path, info, table, lines)
 
 
 def _read_info(path: Path) -> dict[str, Any]:

@@ -1,62 +1,55 @@
-"""The command line: assembles the verbs, turns errors into one line and an exit code."""
+"""The console script: errors become one line and an exit code.
+
+Exit codes: 0 ok, 1 an objective was missed, 2 usage (nothing was sent), 3 the measurement is not valid or
+something broke, 130 interrupted.  Nothing heavy is imported before the first `try`.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 
-import typer
-
-from loadgen import __version__
-from loadgen.cli import bench, check, convert, demo, env, profile, report, run, serve
-from loadgen.records import LoadgenError
-
-app = typer.Typer(
-    name="loadgen",
-    help="Measures inference servers: realistic traffic, latency from the due time, batch sizes.\n\n"
-    "Start with: loadgen demo",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,
-)
-app.command()(demo.demo)
-app.add_typer(serve.app, name="serve")
-app.command()(convert.convert)
-app.command()(run.run)
-app.command()(report.report)
-app.command()(check.check)
-app.add_typer(profile.app, name="profile")
-app.add_typer(bench.app, name="bench")
-app.command()(env.env)
-
-
-def _show_version(value: bool) -> None:
-    if value:
-        typer.echo(f"loadgen {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _root(
-    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Show it."),
-) -> None:
-    """Measures inference servers."""
+TRACE = "LOADGEN_TRACE"
 
 
 def main() -> None:
-    """Console script.  Exit codes: 0 ok, 1 objective missed, 2 usage, 3 not valid, 130 interrupted."""
+    """Runs the command line and exits."""
     try:
-        app(prog_name="loadgen")
-    except LoadgenError as why:
-        sys.stderr.write(f"error: {why}\n")
-        sys.exit(why.exit_code)
+        code = _call()
+        sys.stdout.flush()
     except KeyboardInterrupt:
         sys.stderr.write("interrupted\n")
-        sys.exit(130)
-    except BrokenPipeError:  # `loadgen report | head`
+        code = 130
+    except BrokenPipeError:  # `loadgen report | head`: the reader had enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(0)
+        code = 0
+    sys.exit(code)
+
+
+def _call() -> int:
+    import typer
+
+    from loadgen.cli.app import app
+    from loadgen.records import LoadgenError
+
+    try:
+        return app(prog_name="loadgen", standalone_mode=False) or 0
+    except typer.Abort as why:
+        raise KeyboardInterrupt from why
+    except LoadgenError as why:
+        sys.stderr.write(f"error: {why}\n")
+        return why.exit_code
+    except (BrokenPipeError, KeyboardInterrupt):
+        raise
+    except Exception as why:  # the last door: a fault of ours, or of the machine (standard output is full)
+        show = getattr(why, "show", None)
+        if show is not None:  # click's usage errors; newer versions of typer bring a copy of click along
+            show()
+            return int(getattr(why, "exit_code", 2))
+        if os.environ.get(TRACE):
+            raise
+        sys.stderr.write(f"error: {type(why).__name__}: {why} (a fault in loadgen; {TRACE}=1 shows where)\n")
+        return 3
 
 
 if __name__ == "__main__":

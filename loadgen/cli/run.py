@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -120,8 +122,13 @@ def parse_cores(text: str | None) -> tuple[int, ...]:
     return tuple(int(word) for word in words)
 
 
-def conclude(path: Path, *, interrupted: bool, as_json: bool) -> None:
-    """Writes the reports of a run, prints them, and exits with the code that says how it went."""
+def conclude(
+    path: Path, *, interrupted: bool, as_json: bool, judge: Callable[[dict[str, Any]], int] | None = None
+) -> None:
+    """Writes the reports of a run, prints them, and exits with the code that says how it went.
+
+    `judge` makes that code of the summary: `analysis.conclusion.exit_code` if none is given.
+    """
     from rich.console import Console
 
     from loadgen.analysis.conclusion import exit_code
@@ -129,10 +136,11 @@ def conclude(path: Path, *, interrupted: bool, as_json: bool) -> None:
     from loadgen.report.write import write_reports
 
     summary = write_reports(path)
-    if as_json:
-        typer.echo(json.dumps({"run": str(path), **summary}, indent=1))
-    else:
-        print_summary(summary, Console(highlight=False), path)
-    code = 130 if interrupted else exit_code(summary)
-    if code:
-        raise typer.Exit(code)
+    code = 130 if interrupted else (judge or exit_code)(summary)
+    with contextlib.suppress(BrokenPipeError):  # `loadgen run ... | head`: the exit code still tells
+        if as_json:
+            typer.echo(json.dumps({"run": str(path), **summary}, indent=1))
+        else:
+            print_summary(summary, Console(highlight=False), path)
+        sys.stdout.flush()
+    raise typer.Exit(code)

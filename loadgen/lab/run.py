@@ -30,7 +30,7 @@ from loadgen.lab.sender import FLUSH_S, LocalSender, Sender, Share, Watched
 from loadgen.lab.target import Counters, make_transport, models_of, read_models
 from loadgen.lab.worker import RemoteSender
 from loadgen.records import Doubt, LoadgenError, NotMeasuredError
-from loadgen.runfile import FORMAT, RunFolder, check_run_path, new_run_path
+from loadgen.runfile import FORMAT, RECORDS, RunFolder, drop_run_folder, make_run_folder
 from loadgen.schedule import plan as make_plan
 from loadgen.sinks.live import LiveLine
 
@@ -85,13 +85,17 @@ def measure(order: Order) -> Measured:
     Raises LoadgenError before anything was sent (exit code 2), NotMeasuredError when the run had to be
     given up (3); what was recorded stays in the folder.
     """
-    if order.out is not None:
-        check_run_path(order.out)
     plan = make_plan(order.profile, order.seed)
     check_workers(order, plan)
     order.options.check(order.target)
-    with asyncio.Runner(loop_factory=new_loop) as runner:
-        return runner.run(_Run(order, plan).go())
+    started = datetime.now(UTC).isoformat(timespec="milliseconds")
+    path = make_run_folder(order.profile.name, order.out, started)
+    try:
+        with asyncio.Runner(loop_factory=new_loop) as runner:
+            return runner.run(_Run(order, plan, path, started).go())
+    finally:
+        if not (path / RECORDS).exists():
+            drop_run_folder(path)
 
 
 def check_workers(order: Order, plan: Plan) -> None:
@@ -126,10 +130,10 @@ def check_file_limit(plan: Plan, order: Order) -> None:
 class _Run:
     """The state of one run between its steps."""
 
-    def __init__(self, order: Order, plan: Plan) -> None:
-        self.order, self.plan = order, plan
+    def __init__(self, order: Order, plan: Plan, path: Path, started: str) -> None:
+        self.order, self.plan, self.path, self.started = order, plan, path, started
         self.interrupts = 0
-        self.phase, self.start_ns = 0, 0
+        self.phase, self.start_ns, self.sending = 0, 0, False
         self.senders: list[Sender] = []
 
     async def go(self) -> Measured:
@@ -156,10 +160,8 @@ class _Run:
 
     def _open_folder(self, server: dict[str, Any], first: dict[str, int]) -> RunFolder:
         order, profile, cap = self.order, self.order.profile, self.order.profile.cap
-        started = datetime.now(UTC).isoformat(timespec="milliseconds")
-        path = new_run_path(profile.name, order.out, started)
         info: dict[str, Any] = {
-            "format": FORMAT, "id": path.name, "started_at": started, "status": "running",
+            "format": FORMAT, "id": self.path.name, "started_at": self.started, "status": "running",
             "seed": order.seed, "target": order.target.url, "command": redact(order.command),
             "profile": {"name": profile.name, "text": profile.text, "sha256": profile.sha256},
             "kinds": [{"name": k.name, "model": k.model, "version": k.version, "batch": k.batch,
@@ -176,7 +178,7 @@ class _Run:
             "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
             "workers": order.workers, "transport": order.transport,
         }  # fmt: skip
-        return RunFolder(path, info)
+        return RunFolder(self.path, info)
 
     async def _send_all(self, folder: RunFolder, models: Models, counters: Counters) -> None:
         info = folder.info
@@ -188,11 +190,15 @@ class _Run:
             await asyncio.gather(*(sender.ready() for sender in self.senders))
             watch = asyncio.get_running_loop().create_task(self._watch())
             for index, phase in enumerate(self.plan.phases):
-                if self.interrupts or self._fault():
+                if self._interrupted() or self._fault():
                     break
                 await counters.snapshot(MONOTONIC.now_ns() - origin_ns, phase.name, "before")
                 await self._send_phase(index, info)
-                await counters.snapshot(MONOTONIC.now_ns() - origin_ns, phase.name, "after")
+                if self._interrupted():
+                    self.order.say("reading the server's statistics")
+                self.sending = False
+                limit_s = _GRACE_S if self._interrupted() else None
+                await counters.snapshot(MONOTONIC.now_ns() - origin_ns, phase.name, "after", limit_s)
                 folder.save()
         finally:
             if watch is not None:
@@ -215,7 +221,7 @@ class _Run:
 
     async def _send_phase(self, index: int, info: dict[str, Any]) -> None:
         """All senders start at one instant; those that were lost on the way are left out of the result."""
-        self.phase = index
+        self.phase, self.sending = index, True
         self.start_ns = MONOTONIC.now_ns() + (LEAD_NS if len(self.senders) == 1 else _REMOTE_LEAD_NS)
         results = await asyncio.gather(*(sender.run_phase(index, self.start_ns) for sender in self.senders))
         parts = [result for result in results if result is not None]
@@ -228,6 +234,9 @@ class _Run:
         if not errors and self._lost() == len(self.senders):
             return NotMeasuredError("every worker ended before the run did; what was recorded is kept")
         return errors[0] if errors else None
+
+    def _interrupted(self) -> bool:
+        return self.interrupts > 0
 
     def _lost(self) -> int:
         return sum(getattr(sender, "lost", False) for sender in self.senders)
@@ -243,6 +252,8 @@ class _Run:
                                 "planned counts as never sent", "see what killed them (memory?), and repeat the run"))  # fmt: skip
         info["doubts"] += [asdict(doubt) for doubt in doubts]
         info["client"]["senders"] = facts
+        counted = [row.get("records") for row in facts]  # None: unknown, a worker was lost
+        info["records"] = sum(counted) if None not in counted else None
         info["status"] = "failed" if self._fault() else "interrupted" if self.interrupts else "finished"
         info["ended_at"] = datetime.now(UTC).isoformat(timespec="milliseconds")
         # on a full disk the first error is the one to show
@@ -276,6 +287,8 @@ class _Run:
         line = LiveLine(MONOTONIC)
         while True:
             await asyncio.sleep(FLUSH_S)
+            if not self.sending:
+                continue
             phase = self.plan.phases[self.phase]
             watched = reduce(_add, (sender.watched() for sender in self.senders))
             elapsed = MONOTONIC.now_ns() - self.start_ns

@@ -186,6 +186,7 @@ class LocalSender:
             await self._transport.close()
             self._facts["connections_opened"] = getattr(self._transport, "connections_opened", None)
         self._writer.close()
+        self._facts["records"] = self._writer.rows
         self.error = self.error or self._writer.error
         if self._share.realtime:
             leave_realtime()

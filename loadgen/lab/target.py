@@ -5,6 +5,7 @@ Everything that can be refused is refused here, before the first request of the 
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -138,13 +139,17 @@ class Counters:
         self._control, self._models, self._folder = control, models, folder
         self.missing: str | None = None  # why there are none
 
-    async def snapshot(self, t_ns: int, phase: str, at: str) -> None:
+    async def snapshot(self, t_ns: int, phase: str, at: str, limit_s: float | None = None) -> None:
         """A server that does not count, or is gone, is remembered in `missing` and never fails a run."""
         for model, version in self._models:
             try:
-                stats = await self._control.settled_statistics(model, version)
+                async with asyncio.timeout(limit_s):
+                    stats = await self._control.settled_statistics(model, version)
             except LoadgenError as why:
                 self.missing = str(why)
+                return
+            except TimeoutError:
+                self.missing = f"the server did not tell them within {limit_s:g} s"
                 return
             line = {
                 "t_ns": t_ns,

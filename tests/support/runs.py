@@ -51,6 +51,7 @@ def steady(n=1000, *, span=10 * S, start=0, **over):
 def build(path: Path, rows, phases=None, server=(), facts=None, **over) -> Path:
     """Writes the run folder and returns its path; `server` holds snapshot lines, `facts` run.json's "server"."""
     phases = [phase(planned=len(rows))] if phases is None else phases
+    path.mkdir(parents=True, exist_ok=True)
     folder = RunFolder(path, info(phases, server=facts or {}, **over))
     writer = folder.writer()
     for seq, fields in enumerate(rows):

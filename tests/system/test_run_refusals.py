@@ -155,7 +155,7 @@ def test_a_disk_that_takes_no_more_ends_the_run_in_words(profile, tmp_path):
         )
         out, err = process.communicate(timeout=60)
     last = err.splitlines()[-1]
-    assert (process.returncode, out) == (3, "")
+    assert (process.returncode, out) == (3, ""), err
     assert last.startswith(f"error: cannot write {tmp_path / 'run'}: File too large")
     assert "Traceback" not in err
     kept = loadgen("report", tmp_path / "run", "--json")

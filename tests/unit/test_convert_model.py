@@ -15,7 +15,7 @@ pytest.importorskip("onnxruntime")
 import torch
 from typer.testing import CliRunner
 
-from loadgen.cli.main import app
+from loadgen.cli.app import app
 from loadgen.convert import convert as convert_module
 from loadgen.convert import export as export_module
 from loadgen.convert.config import parse

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from loadgen.cli.main import app
+from loadgen.cli.app import app
 from tests.support.cli import loadgen
 
 ROOT = Path(__file__).parents[2]
