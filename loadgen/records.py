@@ -1,6 +1,7 @@
 """The nouns: what is planned, what came back, what a server says of itself, what we conclude.
 
-Frozen and slotted.  Times are ints in nanoseconds of one monotonic clock, counted from the start of the
+Frozen and slotted.  A request that was sent is no object but a row of records.arrow (runfile.schema):
+`lag = sent - due`, `service = done - sent`, `latency = done - due = lag + service`.  Times are ints in nanoseconds of one monotonic clock, counted from the start of the
 run; quantiles are 0 to 1.  This module must not know how anything is sent, stored or shown.
 """
 
@@ -28,53 +29,6 @@ class Outcome(IntEnum):
     CANCELLED = 9  # given up by us: an interrupt, or a cancellation that the profile asked for
     DROPPED = 10  # never sent: the cap was full and the profile says drop
     CLIENT = 11  # our own fault
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """One planned request: when it is due and what it is."""
-
-    seq: int  # its place in its phase, from 0
-    due_ns: int
-    kind: str
-    phase: str
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """What came of an arrival.  `sent_ns` and `first_ns` are None when that moment never came."""
-
-    sent_ns: int | None
-    first_ns: int | None
-    done_ns: int
-    outcome: Outcome
-    status: int = 0
-    bytes_out: int = 0
-    bytes_in: int = 0
-    detail: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """An arrival and its reply.  `latency_ns == lag_ns + service_ns`, always."""
-
-    arrival: Arrival
-    reply: Reply
-
-    @property
-    def lag_ns(self) -> int | None:
-        """Due to sent: what the client, its cap or its connections added."""
-        return None if self.reply.sent_ns is None else self.reply.sent_ns - self.arrival.due_ns
-
-    @property
-    def service_ns(self) -> int | None:
-        """Sent to done: what the network and the server took."""
-        return None if self.reply.sent_ns is None else self.reply.done_ns - self.reply.sent_ns
-
-    @property
-    def latency_ns(self) -> int:
-        """Due to done: what a user who came at the due time waited."""
-        return self.reply.done_ns - self.arrival.due_ns
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,16 +128,6 @@ class Doubt:
     text: str
     hint: str
     invalidates: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Verdict:
-    """What an objective came to.  `observed` is in the objective's unit; None when nothing was measured."""
-
-    objective: str
-    observed: float | None
-    verdict: str  # "pass" | "fail" | "inconclusive"
-    n: int
 
 
 class LoadgenError(Exception):

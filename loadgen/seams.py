@@ -59,6 +59,10 @@ class Transport(Protocol[PreparedT]):
     for HTTP the decoded entity (with its headers as a dict), for gRPC the message; unset on the hot path.
     """
 
+    @property
+    def connections_opened(self) -> int:
+        """Since the start."""
+
     def prepare(self, request: Request) -> PreparedT: ...
 
     async def open(self, receiver: Receiver, connections: int) -> None:

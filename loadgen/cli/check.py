@@ -14,7 +14,9 @@ def check(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print verdicts and doubts as JSON.")] = False,
 ) -> None:
-    """Exit code 0: every objective passed.  1: one was missed.  3: not valid, or too few requests to tell.
+    """Hold a run against its objectives, for CI.
+
+    Exit code 0: every objective passed.  1: one was missed.  3: not valid, or too few requests to tell.
 
     Example: loadgen check runs/20260102T030405-steady --objective "latency p99 < 250ms"
     """

@@ -74,7 +74,7 @@ def run(
     Example: loadgen run traffic_profiles/steady.yaml --target grpc://127.0.0.1:8001
     """
     from loadgen.connect.options import ConnectOptions, parse_headers
-    from loadgen.lab.run import Order, measure
+    from loadgen.lab.run import Order, measure, redact
     from loadgen.traffic.profile import load_profile
 
     read = load_profile(profile)
@@ -91,7 +91,7 @@ def run(
             target=parse_target(where),
             seed=read.seed if seed is None else seed,
             out=out,
-            command=sys.argv,
+            command=redact(sys.argv, header or []),
             wait_ns=wait_ns,
             say=progress.say,
             tick=progress.tick,
@@ -137,7 +137,8 @@ def conclude(
 
     summary = write_reports(path)
     code = 130 if interrupted else (judge or exit_code)(summary)
-    with contextlib.suppress(BrokenPipeError):  # `loadgen run ... | head`: the exit code still tells
+    # `loadgen run ... | head`: rich ends a broken pipe with SystemExit(1); the run's own code is to tell
+    with contextlib.suppress(BrokenPipeError, SystemExit):
         if as_json:
             typer.echo(json.dumps({"run": str(path), **summary}, indent=1))
         else:

@@ -55,7 +55,7 @@ class Engine:
         self._first, self._step = numbering
         self.counts = Counts()
         self.origin_ns = clock.now_ns() if origin_ns is None else origin_ns
-        self._plan, self._pools, self._transport, self._sink = plan, pools, transport, sink
+        self._plan, self._pools, self._transport = plan, pools, transport
         self._now = clock.now_ns
         self._append = sink.append
         self._pacer, self._lag = make_pacer(), LoopLag(make_pacer(), clock)
@@ -333,11 +333,6 @@ class Engine:
     def in_flight(self) -> int:
         """Requests sent (or handed to the transport) and not yet ended."""
         return len(self._inflight)
-
-    @property
-    def stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stopped_ns is not None
 
     def stop(self) -> None:
         """Nothing more is sent; arrivals that wait at the cap end as cancelled.  In-flight ones may finish."""

@@ -26,14 +26,12 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 
 def client_facts() -> dict[str, Any]:
     """Host, cores, kernel, versions, scheduling: JSON-ready."""
-    import psutil
-
     return {
         "host": socket.gethostname(),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
         "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-        "memory_bytes": psutil.virtual_memory().total,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "load_1m": round(os.getloadavg()[0], 2),
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),

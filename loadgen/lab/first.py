@@ -9,35 +9,27 @@ from loadgen.lab.target import build_payloads, make_shots
 from loadgen.records import NotMeasuredError, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from loadgen.engine.parts import Shot
+    from loadgen.lab.run import Order
     from loadgen.lab.target import Models
     from loadgen.seams import Transport
-    from loadgen.target import Target
-    from loadgen.traffic.profile import TrafficProfile
 
 _COLD_S = 120.0  # a first request may meet a cold model
 
 
-async def first_answers(
-    transport: Transport[Any],
-    target: Target,
-    profile: TrafficProfile,
-    models: Models,
-    say: Callable[[str], None],
-) -> dict[str, int]:
+async def first_answers(transport: Transport[Any], order: Order, models: Models) -> dict[str, int]:
     """Nanoseconds from sent to done of each kind's first request; closes the transport.
 
     Raises NotMeasuredError with the server's words when a kind is refused; FitError when it cannot fit.
     """
-    shots = make_shots(transport, target, profile, build_payloads(profile, models, profile.seed, most=1))
+    profile = order.profile
+    shots = make_shots(transport, order.target, profile, build_payloads(profile, models, order.seed, most=1))
     probe = _Probe()
     took = {}
     await transport.open(probe, 1)
     try:
         for at, kind in enumerate(profile.kinds.values()):
-            say(f"first request of kind {kind.name}")
+            order.say(f"first request of kind {kind.name}")
             sent, done, outcome, status, detail = await probe.ask(transport, at, shots[at][0])
             if outcome is not Outcome.OK:
                 words = f": {detail}" if detail else ""

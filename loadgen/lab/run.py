@@ -60,7 +60,7 @@ class Order:
     target: Target
     seed: int
     out: Path | None
-    command: list[str]
+    command: list[str]  # for run.json: without secrets
     wait_ns: int = 0  # how long server and models may take to become ready
     say: Callable[[str], None] = _silent  # what happens once, as a line
     tick: Callable[[str], None] = _silent  # twice a second while the load runs
@@ -151,7 +151,7 @@ class _Run:
             order.say(f"reading {', '.join(m for m, _ in models_of(profile))} at {order.target.url}")
             models, server = await read_models(control, profile, order.wait_ns)
             transport = make_transport(order.target, order.transport, order.options)
-            first = await first_answers(transport, order.target, profile, models, order.say)
+            first = await first_answers(transport, order, models)
             folder = self._open_folder(server, first)
             await self._send_all(folder, models, Counters(control, models_of(profile), folder))
             return Measured(folder.path, interrupted=self.interrupts > 0)
@@ -162,7 +162,7 @@ class _Run:
         order, profile, cap = self.order, self.order.profile, self.order.profile.cap
         info: dict[str, Any] = {
             "format": FORMAT, "id": self.path.name, "started_at": self.started, "status": "running",
-            "seed": order.seed, "target": order.target.url, "command": redact(order.command),
+            "seed": order.seed, "target": order.target.url, "command": order.command,
             "profile": {"name": profile.name, "text": profile.text, "sha256": profile.sha256},
             "kinds": [{"name": k.name, "model": k.model, "version": k.version, "batch": k.batch,
                        "weight": k.weight, "timeout_ns": k.timeout_ns} for k in profile.kinds.values()],
@@ -239,7 +239,7 @@ class _Run:
         return self.interrupts > 0
 
     def _lost(self) -> int:
-        return sum(getattr(sender, "lost", False) for sender in self.senders)
+        return sum(sender.lost for sender in self.senders)
 
     def _conclude(self, folder: RunFolder, facts: list[dict[str, Any]], counters: Counters) -> None:
         """Writes into run.json what is known only at the end."""
@@ -303,13 +303,11 @@ def _add(a: Watched, b: Watched) -> Watched:
     return Watched(counts, a.in_flight + b.in_flight, bins)
 
 
-def redact(command: list[str]) -> list[str]:
-    """A command line without the values of headers, tokens, keys and passwords."""
-    secret = ("header", "token", "key", "password", "secret", "auth")
-    out, hide = [], False
+def redact(command: list[str], headers: list[str]) -> list[str]:
+    """A command line without the values of the headers in it, however they were written into it."""
+    out = []
     for word in command:
-        name, given, _ = word.partition("=")
-        is_secret = word == "-H" or (word.startswith("--") and any(s in name for s in secret))
-        out.append("[redacted]" if hide else f"{name}=[redacted]" if is_secret and given else word)
-        hide = is_secret and not given and not hide
+        for header in headers:
+            word = word.replace(header, f"{header.partition(':')[0]}: [redacted]")  # noqa: PLW2901
+        out.append(word)
     return out

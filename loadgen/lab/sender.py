@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from loadgen.lab.target import Models
     from loadgen.records import LoadgenError, Plan
     from loadgen.runfile import RecordWriter
-    from loadgen.seams import Pacer
+    from loadgen.seams import Pacer, Transport
     from loadgen.target import Target
     from loadgen.traffic.profile import TrafficProfile
 
@@ -75,9 +75,10 @@ class Watched:
 
 
 class Sender(Protocol):
-    """What a run asks of a sender.  `error`: why it can do no more, None while it can."""
+    """What a run asks of a sender.  `error`: why it can do no more; `lost`: it ended before it was told to."""
 
     error: LoadgenError | None
+    lost: bool
 
     async def ready(self) -> None:
         """Everything framed and connected; raises LoadgenError when that cannot be."""
@@ -103,6 +104,9 @@ class LocalSender:
     ) -> None:
         """`plan` is the whole plan; `writer(observe=...)` opens the records file."""
         self.error: LoadgenError | None = None
+        self.lost = False
+        self._transport: Transport[Any] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._share, self._plan, self._models = share_, share_.slice(plan), models
         self._live = LiveLatency()
         self._writer = writer(observe=self._live.add)
@@ -116,18 +120,18 @@ class LocalSender:
             self._facts["pinning"] = pin(share_.cores)
         if share_.realtime:
             self._facts["scheduling"] = go_realtime()
-        self._transport = make_transport(share_.target, share_.transport, share_.options)
+        transport = self._transport = make_transport(share_.target, share_.transport, share_.options)
         pools = build_payloads(profile, self._models, share_.seed)
-        shots = make_shots(self._transport, share_.target, profile, pools)
+        shots = make_shots(transport, share_.target, profile, pools)
         self._facts["variants"] = [len(pool) for pool in shots]
         timeouts = [kind.timeout_ns for kind in profile.kinds.values()]
         self._engine = Engine(
-            self._plan, shots, timeouts, self._transport, self._writer, MONOTONIC, self._pacer,
+            self._plan, shots, timeouts, transport, self._writer, MONOTONIC, self._pacer,
             share_.cap, share_.origin_ns, (share_.worker, share_.workers),
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: self._engine.abort(_broken(context)))
-        await self._transport.open(self._engine, connections_ahead(self._plan, share_))
+        await transport.open(self._engine, connections_ahead(self._plan, share_))
         self._task = loop.create_task(self._flush())
 
     def _pacer(self) -> Pacer:
@@ -179,12 +183,12 @@ class LocalSender:
 
     async def close(self) -> dict[str, Any]:
         """See Sender."""
-        if hasattr(self, "_task"):
+        if self._task is not None:
             self._task.cancel()
             self._engine.close()
-        if hasattr(self, "_transport"):
+        if self._transport is not None:
             await self._transport.close()
-            self._facts["connections_opened"] = getattr(self._transport, "connections_opened", None)
+            self._facts["connections_opened"] = self._transport.connections_opened
         self._writer.close()
         self._facts["records"] = self._writer.rows
         self.error = self.error or self._writer.error

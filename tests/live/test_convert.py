@@ -8,9 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from loadgen.convert.convert import convert, is_current
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.parity import onnx_run

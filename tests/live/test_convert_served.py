@@ -10,9 +10,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from loadgen.convert.convert import convert
 from loadgen.convert.encoder import load_encoder
 from loadgen.convert.options import ConvertOptions

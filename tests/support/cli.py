@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from loadgen.cli.main import main
 
@@ -44,7 +46,11 @@ def loadgen(*args, monkeypatch=None):
     return Answer(code, out.getvalue(), err.getvalue())
 
 
+ROOT = Path(__file__).parents[2]
+
+
 def spawn(*args, **options):
-    """The same as a process of its own."""
+    """The same as a process of its own, with this checkout's code wherever it runs."""
+    options["env"] = os.environ | {"PYTHONPATH": str(ROOT)}
     return subprocess.Popen([sys.executable, "-m", "loadgen", *map(str, args)], stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, text=True, **options)  # fmt: skip

@@ -49,6 +49,7 @@ class Mock:
         self.answer = answer or (lambda n: (0.0, 200, None))
         self.models = models if models is not None else {"m": Model()}
         self.server_ready, self.statistics, self.tls = server_ready, statistics, tls
+        self.hang_statistics = False
         self.headers = []  # of every request, in order
         self.requests = 0
         self.rows = 0
@@ -114,6 +115,8 @@ class Mock:
             return web.json_response(model.metadata(name))
         if rest == ["config"] and model.has_config:
             return web.json_response(model.config(name))
+        if rest == ["stats"] and self.hang_statistics:
+            await self._end.wait()
         if rest == ["stats"] and self.statistics:
             return web.json_response({"model_stats": [self._stats(name)]})
         if rest == ["infer"]:

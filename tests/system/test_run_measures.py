@@ -215,18 +215,13 @@ def test_a_server_without_statistics_or_config_is_measured_all_the_same(run):
     assert "no_server_statistics" in codes(summary)
 
 
-def test_seed_and_secrets(run, tmp_path):
+def test_the_run_folder_says_what_was_asked(run):
     with Mock() as mock:
         _, _, out = run(CLOSED % ("", 1, 1, 1, 5), mock, "--seed", "11")
     info = json.loads((out / "run.json").read_text())
     assert info["seed"] == 11
     assert info["status"] == "finished"
     assert info["profile"]["text"].startswith("\nname: t")
-    from loadgen.lab.run import redact
-
-    assert redact(["x", "--header", "authorization: Bearer abc", "--api-key=k", "-H", "a: b", "--out", "o"]) == [
-        "x", "--header", "[redacted]", "--api-key=[redacted]", "-H", "[redacted]", "--out", "o",
-    ]  # fmt: skip
 
 
 LONG = (

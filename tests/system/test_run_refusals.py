@@ -1,11 +1,12 @@
 """What a person gets wrong: one line, no traceback, exit code 2, and nothing was sent."""
 
-import resource
 import socket
+import subprocess
+import sys
 
 import pytest
 
-from tests.support.cli import loadgen, spawn
+from tests.support.cli import loadgen
 from tests.support.kserve_mock import Mock, Model
 
 PROFILE = """
@@ -146,16 +147,13 @@ def test_a_disk_that_takes_no_more_ends_the_run_in_words(profile, tmp_path):
     """A limit on the size of files stands for the full disk: the same error, at the same place, for anybody."""
     text = (PROFILE % "").replace("users: 2, requests: 10", "users: 8, duration: 20s")
 
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000_000, 2_000_000))
-
     with Mock() as mock:
-        process = spawn(
-            "run", profile(text), "--target", mock.target, "--out", tmp_path / "run", preexec_fn=limit
-        )
-        out, err = process.communicate(timeout=60)
+        command = ["bash", "-c", 'ulimit -f 2000; exec "$@"', "-", sys.executable, "-m", "loadgen", "run",
+                   profile(text), "--target", mock.target, "--out", tmp_path / "run"]  # fmt: skip
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    out, err = done.stdout, done.stderr
     last = err.splitlines()[-1]
-    assert (process.returncode, out) == (3, ""), err
+    assert (done.returncode, out) == (3, ""), err
     assert last.startswith(f"error: cannot write {tmp_path / 'run'}: File too large")
     assert "Traceback" not in err
     kept = loadgen("report", tmp_path / "run", "--json")

@@ -6,12 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-pytest.importorskip("onnxscript")
-pytest.importorskip("onnxruntime")
-
 import torch
 from typer.testing import CliRunner
 

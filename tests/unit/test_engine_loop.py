@@ -1,10 +1,12 @@
 """The careful loop in virtual time: due times, caps, timeouts, closed loops, stopping."""
 
 import gc
+import time
 
 import numpy as np
 import pytest
 
+from loadgen.clock import MONOTONIC
 from loadgen.records import Outcome
 from tests.support.virtual import MS, S, VirtualServer, closed_phase, open_phase, play, run_virtual
 
@@ -124,14 +126,13 @@ def test_stopping_sends_no_more_and_ends_what_waits():
         server = VirtualServer(loop, service_ns=300 * MS)
         return await play(loop, server, [open_phase(GRID, 30)], cap=2, meddle=meddle)
 
-    rows, [result], engine = run_virtual(main)
+    rows, [result], _ = run_virtual(main)
     outcomes = rows.column("outcome")
     stopped_ns = S + 20 * MS
     assert rows.column("sent_ns").max() <= stopped_ns
     assert (outcomes == Outcome.OK).sum() == 8  # 2 at a time, 300 ms each: 6 before the stop, 2 in flight
     assert (outcomes == Outcome.CANCELLED).sum() == 100 - 8
     assert result.end_ns < 1.4 * S
-    assert engine.stopped
 
 
 def test_cancel_in_flight_ends_a_hanging_request():
@@ -191,7 +192,6 @@ def test_the_garbage_collector_is_off_in_a_phase_and_on_after():
 
 def test_a_wall_clock_that_steps_changes_nothing(monkeypatch):
     """Case 49: NTP sets the wall clock back by 5 s in the middle of a run."""
-    import time
 
     async def main(loop):
         real = time.time
@@ -203,6 +203,8 @@ def test_a_wall_clock_that_steps_changes_nothing(monkeypatch):
 
     rows, _, _ = run_virtual(main)
     assert set((rows.column("done_ns") - rows.column("due_ns")).tolist()) == {5 * MS}
+    # and the clock of a real run is the monotonic one, which no one sets back
+    assert MONOTONIC.now_ns is time.monotonic_ns
 
 
 def test_the_load_of_a_closed_loop_ends_when_its_last_request_is_sent_not_when_a_straggler_is_done():

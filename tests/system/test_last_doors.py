@@ -1,0 +1,143 @@
+"""What is left when everything else went wrong: damaged folders, full outputs, two runs at once, a hung server."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli import loadgen, spawn
+from tests.support.kserve_mock import Mock
+
+PROFILE = """
+name: t
+kinds: {k: {model: m, length: 4, timeout: 60s}}
+phases:
+  - {name: warm-up, warmup: true, closed: {users: 2, requests: 4}}
+  - {name: load, closed: {users: 2, requests: 300}}
+"""
+
+
+@pytest.fixture
+def profile(tmp_path):
+    path = tmp_path / "p.yaml"
+    path.write_text(PROFILE)
+    return path
+
+
+@pytest.fixture
+def folder(profile, tmp_path):
+    with Mock(lambda _: (0.001, 200, None)) as mock:
+        loadgen("run", profile, "--target", mock.target, "--out", tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.mark.parametrize("harm", ["cut", "emptied", "deleted", "overwritten"])
+@pytest.mark.parametrize("verb", ["report", "check"])
+def test_damaged_records_are_no_result(folder, harm, verb):
+    summary = (folder / "summary.json").read_bytes()
+    records = folder / "records.arrow"
+    content = records.read_bytes()
+    if harm == "deleted":
+        records.unlink()
+    else:
+        middle = len(content) // 2
+        harmed = {"cut": content[:middle], "emptied": b"", "overwritten": os.urandom(len(content))}[harm]
+        records.write_bytes(harmed)
+    options = ["--objective", "latency p99 < 10s"] if verb == "check" else []
+    answer = loadgen(verb, folder, *options)
+    assert (answer.code, len(answer.error_lines)) == (3, 1), answer
+    assert "304 records" in answer.err
+    assert (folder / "summary.json").read_bytes() == summary
+
+
+@pytest.mark.parametrize(
+    ("name", "content"), [("server.jsonl", b"\xff\xfe\n"), ("run.json", b'{"format": 1, "profile": "x"}')]
+)
+def test_nonsense_in_a_run_folder_is_one_line_and_not_an_objective_missed(folder, name, content):
+    (folder / name).write_bytes(content)
+    answer = loadgen("report", folder)
+    assert answer.code in (0, 3)
+    assert len(answer.error_lines) == (answer.code == 3)
+
+
+def test_an_output_that_takes_nothing_is_told(folder):
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run([sys.executable, "-m", "loadgen", "report", folder], stdout=full, stderr=subprocess.PIPE,
+                              text=True, check=False)  # fmt: skip
+    assert done.returncode == 3
+    assert "No space left" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_reader_that_has_enough_does_not_change_the_exit_code(profile, tmp_path):
+    with Mock(lambda n: (0.001, 200, None) if n < 100 else (0, 500, "x")) as mock:
+        command = f"{sys.executable} -m loadgen run {profile} --target {mock.target} --out {tmp_path / 'r'} -q | head -1; exit ${{PIPESTATUS[0]}}"
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert len(done.stdout.splitlines()) == 1
+    assert done.stderr == ""
+
+
+def test_runs_that_begin_in_the_same_second_keep_out_of_each_others_way(profile, tmp_path):
+    with Mock() as mock:
+        runs = [spawn("run", profile, "--target", mock.target, "-q", cwd=tmp_path) for _ in range(4)]
+        said = [process.communicate(timeout=60)[1] for process in runs]
+    assert 2 not in [process.returncode for process in runs], said
+    folders = list((tmp_path / "runs").iterdir())
+    assert len(folders) == 4
+    for folder in folders:
+        assert json.loads((folder / "summary.json").read_text())["total"]["counts"]["ok"] == 300
+
+
+def test_a_refused_run_leaves_no_folder(profile, tmp_path):
+    answer = loadgen("run", profile, "--target", "http://127.0.0.1:9", "--out", tmp_path / "deep" / "run")
+    assert answer.code == 2
+    assert not (tmp_path / "deep" / "run").exists()
+
+
+def test_an_interrupt_while_the_server_hangs_ends_within_seconds(tmp_path):
+    path, out = tmp_path / "p.yaml", tmp_path / "run"
+    path.write_text(PROFILE.replace("requests: 300", "duration: 60s"))
+    with Mock() as mock:
+        hung = []
+
+        def answer(n):
+            return (None, 200, None) if hung else (0.001, 200, None)
+
+        mock.answer = answer
+        process = spawn("run", path, "--target", mock.target, "--out", out)
+        end = time.monotonic() + 20
+        while mock.requests < 200:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        hung.append(True)
+        mock.hang_statistics = True
+        seen = mock.requests
+        while mock.requests < seen + 2:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        began = time.monotonic()
+        _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert time.monotonic() - began < 8
+    assert "reading the server's statistics" in err
+    summary = json.loads((out / "summary.json").read_text())
+    assert summary["total"]["counts"]["cancelled"] == 2
+    assert "no_server_statistics" in {d["code"] for d in summary["doubts"]}
+
+
+def test_a_fault_of_our_own_is_one_line_and_code_3(folder, monkeypatch):
+    def broken(*_):
+        raise RuntimeError("deep inside")
+
+    monkeypatch.setattr("loadgen.report.write.write_reports", broken)
+    answer = loadgen("report", folder)
+    assert (answer.code, len(answer.error_lines)) == (3, 1)
+    assert "RuntimeError: deep inside" in answer.err
+    assert "LOADGEN_TRACE" in answer.err
