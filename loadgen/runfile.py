@@ -16,7 +16,7 @@ import re
 import struct
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -282,12 +282,16 @@ def _disk_error(path: Path, why: OSError) -> NotMeasuredError:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as it lies on disk: run.json, the records table, the lines of server.jsonl."""
+    """A run as it lies on disk: run.json, the records table, the lines of server.jsonl.
+
+    `beats` holds the last heartbeat of each process that sent.
+    """
 
     path: Path
     info: dict[str, Any]
     records: pa.Table
     server: list[dict[str, Any]]
+    beats: list[dict[str, Any]] = field(default_factory=list)
 
 
 def read_run(path: Path) -> Run:
@@ -302,20 +306,29 @@ def read_run(path: Path) -> Run:
                 batches += _whole_batches(stream)
         except (OSError, pa.ArrowInvalid):
             pass  # killed before the first second was over: no records, run.json says what was meant
-    lines = []
-    if (path / SERVER).exists():
-        for line in (path / SERVER).read_text(encoding="utf-8").splitlines():
-            try:
-                lines.append(json.loads(line))
-            except ValueError:
-                break  # the last line of a killed run
+    beats = [_whole_lines(file_path)[-1:] for file_path in sorted(path.glob("progress*.jsonl"))]
     table = pa.Table.from_batches(batches, schema())
     written = info.get("records")
     if isinstance(written, int) and table.num_rows != written:
         raise NotMeasuredError(
             f"{path}: {RECORDS} holds {table.num_rows} of the {written} records that were written: damaged"
         )
-    return Run(path, info, table, lines)
+    return Run(path, info, table, _whole_lines(path / SERVER), [beat for last in beats for beat in last])
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    """The lines of a file up to the first that was cut: the last one of a killed run.  None if there is none."""
+    lines: list[dict[str, Any]] = []
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return lines
+    for line in text.splitlines():
+        try:
+            lines.append(json.loads(line))
+        except ValueError:
+            break
+    return lines
 
 
 def _read_info(path: Path) -> dict[str, Any]:

@@ -17,22 +17,27 @@ TEXT_CHARS = 300
 
 
 def counts(frame: Frame) -> dict[str, int]:
-    """How many were sent (tried), ok, failed, rejected, timeout, dropped; "cancelled" too when there were any."""
+    """How many were tried, sent, ok, failed, rejected, timeout, dropped (see frame for the words).
+
+    "cancelled" too when there were any: given up by us, sent or not.  ok + failed + rejected + timeout +
+    dropped + cancelled are all requests.
+    """
     found = {
-        "sent": int(frame.tried.sum()),
+        "tried": int(frame.tried.sum()),
+        "sent": int(frame.sent.sum()),
         "ok": int(frame.ok.sum()),
         "failed": int(frame.failed.sum()),
         "rejected": int(frame.rejected.sum()),
         "timeout": int(frame.timeout.sum()),
         "dropped": int(frame.dropped.sum()),
     }
-    cancelled = int((frame.cancelled & frame.tried).sum())
+    cancelled = int(frame.cancelled.sum())
     return found | ({"cancelled": cancelled} if cancelled else {})
 
 
-def judged(found: dict[str, int]) -> int:
-    """The denominator of failure rates: requests tried or dropped, without those given up by us."""
-    return found["sent"] + found["dropped"] - found.get("cancelled", 0)
+def answered(found: dict[str, int]) -> int:
+    """The denominator of failure rates: requests tried that ended by themselves, well or not."""
+    return found["ok"] + found["failed"] + found["rejected"] + found["timeout"]
 
 
 def durations(frame: Frame) -> dict[str, Any]:
@@ -80,7 +85,7 @@ def by_length(frame: Frame) -> list[dict[str, Any]]:
 def errors(frame: Frame) -> dict[str, Any]:
     """Each way of going wrong once: n, the status codes, its most common words, the time until it ended.
 
-    `latency_ns` here is sent to done, of those that were sent at all: how long the error took to come.
+    `service_ns` is sent to done, of those that were sent at all: how long the error took to come.
     Dropped and cancelled requests are no errors of the server's and have counts only.
     """
     found = {}
@@ -93,6 +98,6 @@ def errors(frame: Frame) -> dict[str, Any]:
             "status": dict(zip(map(str, codes.tolist()), numbers.tolist(), strict=True)),
             "text": texts.most_common(1)[0][0][:TEXT_CHARS] if texts else None,
             "different_texts": len(texts),
-            "latency_ns": distribution(part.service_ns[part.sent]),
+            "service_ns": distribution(part.service_ns[part.sent]),
         }
     return found

@@ -2,10 +2,11 @@
 
 The rules that decide which request counts where stand here, once:
 
+* `sent`: has a sent stamp: its bytes left, so the server may have seen it.
 * `tried`: all but those dropped, and those given up before they were sent.  One for which no connection
-  could be made was tried.  tried = ok + failed + rejected + timeout + cancelled after being sent.
-* `judged`: the denominator of every failure rate: tried and dropped, without the cancelled, of which
-  nobody knows how they would have ended.
+  could be made, or that waited at the cap for its whole timeout, was tried and not sent.
+  tried = ok + failed + rejected + timeout + cancelled after being sent.
+* `judged`: all but the cancelled, of which nobody knows how they would have ended.
 * A request belongs to the phase in which it was due, however late it ended.
 
 This module must not know what is computed from the columns.

@@ -1,54 +1,90 @@
-"""What the server says it did in the measured phases: batch sizes, queue and compute times.
+"""What the server says it did in the measured phases: batch sizes, queue and compute times, cache hits.
 
 Statistics are cumulative since a model was loaded, so only differences between the snapshots before and
-after a phase mean anything; the arithmetic is loadgen.triton.statistics'.  This module must not know how a
-snapshot is fetched.
+after a phase mean anything; the arithmetic is loadgen.triton.statistics'.  A reload or a version swap within a
+phase starts the counters anew: it shows as a counter that fell, as a version that has a snapshot on one side
+only, or as fewer successes than this run had.  Then nothing of that phase can be told.  This module must not
+know how a snapshot is fetched.
 """
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from loadgen.analysis.frame import Frame
 from loadgen.runfile import Run
 from loadgen.triton.statistics import ServerWindow, merge, window
 
+SLACK, SLACK_SHARE = 2, 0.01  # of the counts: answers that were on their way between two readings
 
-def windows(run: Run) -> list[tuple[str, ServerWindow]]:
-    """(model, window) of each measured phase that has a snapshot on both sides, of the models asked for.
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """One model in one measured phase.  `window` is None when its counters were reset within the phase."""
+
+    model: str
+    phase: str
+    ok: int  # this run's own successes
+    told: int  # the successes that the server counted, as far as it can be told
+    window: ServerWindow | None
+
+
+def counted(run: Run, frame: Frame) -> list[Counted]:
+    """Of each measured phase with snapshots on both sides, of the models asked for.
 
     Steps of an ensemble are left out: they would count the same requests again.
     """
-    asked = {kind["model"] for kind in run.info.get("kinds", [])}
-    measured = {phase["name"] for phase in run.info.get("phases", []) if phase.get("measured")}
-    seen: dict[tuple[str, str, str], dict[str, Any]] = defaultdict(dict)
+    asked = [kind["model"] for kind in run.info.get("kinds", [])]
+    measured = {p["name"]: i for i, p in enumerate(run.info.get("phases", [])) if p.get("measured")}
+    seen: dict[tuple[str, str], dict[str, dict[str, Any]]] = defaultdict(lambda: {"before": {}, "after": {}})
     for line in run.server:
         stats = line.get("stats")
-        if line.get("phase") in measured and line.get("model") in asked and isinstance(stats, Mapping):
+        known = line.get("phase") in measured and line.get("model") in asked
+        if known and isinstance(stats, Mapping) and line.get("at") in ("before", "after"):
             version = str(stats.get("version", line.get("version")))
-            seen[line["phase"], line["model"], version][line.get("at", "")] = stats
-    return [
-        (model, window(sides["before"], sides["after"]))
-        for (_, model, _), sides in seen.items()
-        if sides.keys() >= {"before", "after"}
-    ]
+            seen[line["phase"], line["model"]][line["at"]][version] = stats
+    found = []
+    for (phase, model), sides in seen.items():
+        before, after = sides["before"], sides["after"]
+        if not (before and after):
+            continue  # the server could not be read, or the run was killed: nothing is told, nothing was reset
+        of_model = [kind for kind, name in enumerate(asked) if name == model]
+        rows = frame.where((frame.phase == measured[phase]) & frame.ok)
+        ok = sum(int((rows.kind == kind).sum()) for kind in of_model)
+        both = merge(window(before[version], after[version]) for version in before.keys() & after.keys())
+        told, counts = both.success.count, any(_counts(stats) for stats in after.values())
+        few = counts and told < ok - max(SLACK, SLACK_SHARE * ok)
+        reset = before.keys() != after.keys() or both.went_back or few
+        found.append(Counted(model, phase, ok, told, None if reset else both))
+    return found
 
 
-def server_figures(run: Run) -> dict[str, Any]:
+def _counts(stats: Mapping[str, Any]) -> bool:
+    """Whether this server counts successes at all."""
+    return window(None, stats).success.count > 0
+
+
+def server_figures(run: Run, frame: Frame) -> dict[str, Any]:
     """batch_sizes, mean_batch, queue_ns_mean, compute_ns_mean and counts over all models, and by model.
 
-    None where nothing was measured.  `resets` names the models whose counters went backwards in a phase;
-    that phase is in no figure.
+    None where nothing was measured.  `resets` names the models whose counters were reset within a phase,
+    `reset_phases` these phases with both counts; they are in no figure.
     """
-    found = windows(run)
-    good = [(model, one) for model, one in found if not one.went_back]
+    found = counted(run, frame)
+    good = [(one.model, one.window) for one in found if one.window is not None]
     models = sorted({model for model, _ in good})
     figures = _figures([one for _, one in good])
     if len(models) > 1:
         figures["by_model"] = {
             name: _figures([one for model, one in good if model == name]) for name in models
         }
+    lost = [one for one in found if one.window is None]
     return figures | {
-        "resets": sorted({model for model, one in found if one.went_back}),
+        "resets": sorted({one.model for one in lost}),
+        "reset_phases": [
+            {"model": one.model, "phase": one.phase, "ok": one.ok, "counted": one.told} for one in lost
+        ],
         "dynamic_batching": _tells(run.info.get("server"), "dynamic_batching"),
     }
 
@@ -64,6 +100,8 @@ def _figures(found: list[ServerWindow]) -> dict[str, Any]:
         "execution_count": total.executions,
         "request_count": total.success.count + total.failed.count,
         "fail_count": total.failed.count,
+        "cache_hits": total.cache_hits,
+        "cache_misses": total.cache_misses,
     }
     return figures if found else dict.fromkeys(figures)
 

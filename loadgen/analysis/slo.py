@@ -9,7 +9,10 @@ Shares use the exact interval of Clopper and Pearson (1934), a mean the normal o
 and the maximum are compared as observed: they are facts of this run, not samples of something else.
 
 A request that failed, was rejected, timed out or was dropped never met a latency objective: it counts
-as infinitely late.  So P99 cannot pass with more than 1 % of them, whatever the successes look like.
+as infinitely late.  So P99 cannot pass with more than 1 % of them, whatever the successes look like, and a
+mean over any of them has no value.  A request that was cancelled was at least as late as it was old then: past
+the bound, it counts as late too.  Of a younger one, and of those that were on their way when a run was killed,
+nobody knows: the interval's one end leaves them out, the other takes them as never answered.
 
 The limit of all this: requests of one run are autocorrelated (a queue that is long now is long a moment
 later), so the true intervals are wider, and another run on another day differs by more than that.  This
@@ -24,7 +27,8 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.analysis import figures
-from loadgen.analysis.frame import Frame
+from loadgen.analysis.frame import Bools, Frame
+from loadgen.analysis.rates import per_s
 from loadgen.histogram import rank
 from loadgen.records import LoadgenError
 from loadgen.traffic.objective import RATES, SHARES, TIMES, Objective, parse_objective
@@ -44,10 +48,24 @@ class Estimate:
     note: str | None = None
 
 
-def judge(
-    texts: list[str], frame: Frame, total: dict[str, Any], server: dict[str, Any], kinds: list[str]
-) -> list[dict[str, Any]]:
-    """A row for each objective.  `frame` holds the requests of the measured phases, `total` their figures.
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What objectives are held against: the rows of the measured phases, each one's share in the rates and
+    the span of these, the server's figures, and how many requests were on their way when a run was killed.
+    """
+
+    frame: Frame
+    share: Floats
+    span_ns: int | None
+    server: dict[str, Any]
+    unknown: int = 0
+
+    def where(self, keep: Bools) -> "Measured":
+        return Measured(self.frame.where(keep), self.share[keep], self.span_ns, self.server, self.unknown)
+
+
+def judge(texts: list[str], seen: Measured, kinds: list[str]) -> list[dict[str, Any]]:
+    """A row for each objective.
 
     Raises LoadgenError (ObjectiveError) on a text that is no objective or names a kind that the run has not.
     """
@@ -57,8 +75,8 @@ def judge(
             raise LoadgenError(
                 f"objective {objective.text!r}: the run has no kind {objective.kind!r}; it has {', '.join(kinds)}"
             )
-        part = frame if objective.kind is None else frame.where(frame.kind == kinds.index(objective.kind))
-        found = _estimate(objective, part, total, server)
+        of_kind = objective.kind is None or seen.frame.kind == kinds.index(objective.kind)
+        found = _estimate(objective, seen if of_kind is True else seen.where(np.asarray(of_kind)))
         interval = None if found.low is None else [_finite(found.low), _finite(found.high)]
         rows.append(
             {
@@ -82,40 +100,66 @@ def verdict(objective: Objective, found: Estimate) -> str:
     return "pass" if all(holds) else "inconclusive" if any(holds) else "fail"
 
 
-def _estimate(objective: Objective, frame: Frame, total: dict[str, Any], server: dict[str, Any]) -> Estimate:
+def _estimate(objective: Objective, seen: Measured) -> Estimate:
+    frame, server = seen.frame, seen.server
     if objective.metric in TIMES:
-        return _time(objective, frame)
+        return _time(objective, frame, seen.unknown)
     found = figures.counts(frame)
     if objective.metric in SHARES:
         bad = (
             found["rejected"] if objective.metric == "rejection rate" else found["failed"] + found["timeout"]
         )
-        return share(bad, figures.judged(found))
+        unsure, n = found.get("cancelled", 0) + seen.unknown, figures.answered(found)
+        best, worst = share(bad, n + unsure), share(bad + unsure, n + unsure)
+        return Estimate(share(bad, n).value, best.low, worst.high, n, _unsure(unsure))
     if objective.metric in RATES:
-        span = total["span_ns"]
-        amount = found["ok"] if objective.metric == "requests/s" else int(frame.items[frame.ok].sum())
-        return _exact(amount * 1e9 / span if span else None, found["ok"])
+        items = 1 if objective.metric == "requests/s" else frame.items
+        return _exact(per_s(float((seen.share * items).sum()), seen.span_ns), found["ok"])
     return _exact(server.get("mean_batch"), server.get("execution_count") or 0)
 
 
-def _time(objective: Objective, frame: Frame) -> Estimate:
-    ok = frame.where(frame.ok & (frame.sent | (objective.metric == "latency")))
-    values = np.sort(getattr(ok, f"{objective.metric}_ns").astype(np.float64))
+def _time(objective: Objective, frame: Frame, unknown: int) -> Estimate:
+    """The statistic over all requests: `late` of them are infinite for sure, `unsure` perhaps."""
+    metric = objective.metric
+    ok = frame.where(frame.ok & (frame.sent | (metric == "latency")))
+    values = np.sort(getattr(ok, f"{metric}_ns").astype(np.float64))
+    if metric == "lag":  # the client's own doing, whatever came of the request
+        return _statistic(objective, values, 0)
+    # a drop, and what was cancelled unsent, has no service time
+    of_all = np.ones(len(frame), dtype=np.bool_)
+    counts = frame.sent | ~(frame.dropped | frame.cancelled) if metric == "service" else of_all
+    age = frame.service_ns if metric == "service" else frame.latency_ns
+    late = int((counts & frame.judged & ~frame.ok).sum())
+    old = int((counts & frame.cancelled & (age >= objective.threshold)).sum())
+    unsure = int((counts & frame.cancelled).sum()) - old + unknown
+    found = _statistic(objective, values, late + old)
+    notes = [found.note] if found.note else []
+    if late + old:
+        n = values.size + late + old
+        notes = [f"{late} of {n} requests never succeeded and count as infinitely late"] if late else []
+        notes += [f"{old} of {n} were cancelled when they were later than that"] if old else []
+    if unsure:
+        notes += [_unsure(unsure) or ""]
+        worst = _statistic(objective, values, late + old + unsure)
+        low = found.low if found.low is None or worst.low is None else min(found.low, worst.low)
+        return Estimate(found.value, low, worst.high, found.n, "; ".join(notes))
+    return Estimate(found.value, found.low, found.high, found.n, "; ".join(notes) or None)
+
+
+def _unsure(n: int) -> str | None:
+    return f"how {n} more would have ended is not known" if n else None
+
+
+def _statistic(objective: Objective, ordered: Floats, infinite: int) -> Estimate:
+    """Of ascending values and so many infinite ones after them."""
     if objective.quantile is None:
-        return _mean(values)
-    # lag is the client's own doing whatever came of the request; a drop has no service time
-    lost = frame.judged & ~frame.ok if objective.metric != "lag" else np.zeros(len(frame), dtype=np.bool_)
-    lost &= ~frame.dropped if objective.metric == "service" else True
-    never = int(lost.sum())
-    values = np.concatenate([values, np.full(never, math.inf)])
+        if infinite:
+            return Estimate(math.inf, math.inf, math.inf, ordered.size + infinite)
+        return _mean(ordered)
+    values = np.concatenate([ordered, np.full(infinite, math.inf)])
     if objective.quantile == 1.0:
-        found = _exact(float(values[-1]) if values.size else None, int(values.size))
-    else:
-        found = quantile_interval(values, objective.quantile)
-    if never:
-        note = f"{never} of {values.size} requests never succeeded and count as infinitely late"
-        return Estimate(found.value, found.low, found.high, found.n, note)
-    return found
+        return _exact(float(values[-1]) if values.size else None, int(values.size))
+    return quantile_interval(values, objective.quantile)
 
 
 def quantile_interval(ordered: Floats, q: float) -> Estimate:
@@ -170,7 +214,7 @@ def _mean(values: Floats) -> Estimate:
         return Estimate(None, None, None, 0)
     mean, n = float(values.mean()), int(values.size)
     half = 1.96 * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
-    return Estimate(mean, max(0.0, mean - half), mean + half, n, "of successes")
+    return Estimate(mean, max(0.0, mean - half), mean + half, n)
 
 
 def _exact(value: float | None, n: int) -> Estimate:

@@ -11,9 +11,12 @@ from typing import Any
 import numpy as np
 
 from loadgen.analysis import figures, validity
+from loadgen.analysis.clientside import client_figures
 from loadgen.analysis.frame import Frame, frame_of, measured_phases
+from loadgen.analysis.rates import Floats, Window, per_s, window
 from loadgen.analysis.server import server_figures
-from loadgen.analysis.slo import judge
+from loadgen.analysis.slo import Measured, judge
+from loadgen.analysis.told import completed
 from loadgen.runfile import Run, read_run
 
 FORMAT = 1
@@ -27,15 +30,19 @@ def summarise(run: Run | Path | str, objectives: list[str] | None = None) -> dic
     """
     run = run if isinstance(run, Run) else read_run(Path(run))
     frame = frame_of(run)
-    info = _with_starts(run.info, frame)
-    kinds = info.get("kinds", [])
-    phases = [_phase(frame.where(frame.phase == i), told, kinds) for i, told in enumerate(info["phases"])]
+    info = completed(run.info, run.beats, frame)
+    kinds, parts = info.get("kinds", []), [frame.where(frame.phase == i) for i in range(len(info["phases"]))]
+    spans = [window(part, told) for part, told in zip(parts, info["phases"], strict=True)]
+    phases = [_phase(*each, kinds) for each in zip(parts, info["phases"], spans, strict=True)]
     measured = measured_phases(info)
     kept = frame.where(np.isin(frame.phase, measured))
-    total = _total(kept, [phases[i] for i in measured], kinds)
-    server = server_figures(run)
+    total = _total(kept, [parts[i] for i in measured], [spans[i] for i in measured],
+                   [phases[i] for i in measured], kinds)  # fmt: skip
+    server = server_figures(run, frame)
     doubts = validity.doubts(info, frame, phases, total, server)
     wanted = info.get("objectives", []) if objectives is None else objectives
+    unknown = sum(info["phases"][i].get("unknown") or 0 for i in measured)
+    seen = Measured(kept, _shares(kept, spans), total["span_ns"], server, unknown)
     return {
         "format": FORMAT,
         "valid": not any(doubt.invalidates for doubt in doubts),
@@ -46,20 +53,10 @@ def summarise(run: Run | Path | str, objectives: list[str] | None = None) -> dic
         "phases": phases,
         "total": total,
         "server": server,
-        "slo": judge(wanted, kept, total, server, [kind["name"] for kind in kinds]),
-        "client": _client(info, total, measured),
+        "slo": judge(wanted, seen, [kind["name"] for kind in kinds]),
+        "client": client_figures(info, total),
         "first_request_ns": info.get("first_request_ns", {}),
     }
-
-
-def _with_starts(info: dict[str, Any], frame: Frame) -> dict[str, Any]:
-    """A killed run's run.json does not know that its last phase began: its first due time is the start."""
-    phases = [dict(phase) for phase in info["phases"]]
-    for place, phase in enumerate(phases):
-        due = frame.due_ns[frame.phase == place]
-        if phase.get("start_ns") is None and due.size:
-            phase["start_ns"] = int(due.min())
-    return info | {"phases": phases}
 
 
 def _identity(info: dict[str, Any]) -> dict[str, Any]:
@@ -67,95 +64,83 @@ def _identity(info: dict[str, Any]) -> dict[str, Any]:
     return {key: info.get(key) for key in keys} | {"profile": info.get("profile", {}).get("name")}
 
 
-def _phase(frame: Frame, told: dict[str, Any], kinds: list[dict[str, Any]]) -> dict[str, Any]:
+def _phase(frame: Frame, told: dict[str, Any], span: Window, kinds: list[dict[str, Any]]) -> dict[str, Any]:
     """One phase's figures.  `told` is what run.json says of it."""
     found = figures.counts(frame)
     is_open = told["loop"] == "open"
-    planned = told["planned"] if is_open and told.get("planned") is not None else found["sent"]
-    span = span_ns(frame, told)
-    asked = told.get("duration_ns") if is_open else span
+    planned = told.get("planned") if is_open else None if told.get("duration_ns") else told.get("requests")
+    planned = found["tried"] + found["dropped"] if planned is None else planned
+    offered = (
+        per_s(planned, told.get("duration_ns") or span.span_ns)
+        if is_open
+        else per_s(float(span.asked.sum()), span.span_ns)
+    )
     return {
         "name": told["name"],
         "measured": bool(told["measured"]),
         "loop": told["loop"],
         "users": told.get("users", 0),
         "duration_ns": told.get("duration_ns"),
-        "span_ns": span,
+        "span_ns": span.span_ns,
+        "drain_ns": _drain_ns(told),
         "counts": {"planned": planned, **found},
-        "offered_per_s": per_s(planned, asked or span),
-        **_achieved(frame, found["ok"], span),
+        "offered_per_s": offered,
+        "achieved_per_s": per_s(float(span.share.sum()), span.span_ns),
+        "items_per_s": per_s(float((span.share * frame.items).sum()), span.span_ns),
         **figures.durations(frame),
         "by_kind": figures.by_kind(frame, kinds),
         "by_length": figures.by_length(frame),
         "errors": figures.errors(frame),
-        "max_in_flight": told.get("max_in_flight"),
-        "cap_waits": told.get("cap_waits", 0),
+        **{
+            key: told.get(key) for key in ("max_in_flight", "cap_waits", "conn_waits", "resent", "reconnects")
+        },
     }
 
 
-def span_ns(frame: Frame, told: dict[str, Any]) -> int | None:
-    """From the phase's start until its load ended or its last success was done, whichever is later.
-
-    Of a run that was killed, run.json may not know when the load ended: then until the last record.
-    None for a phase that never started.
-    """
-    start, end = told.get("start_ns"), told.get("load_end_ns")
-    if start is None:
+def _drain_ns(told: dict[str, Any]) -> int | None:
+    """From the end of the load until the last request had ended; None where nobody saw it."""
+    if told.get("end_ns") is None or told.get("load_end_ns") is None:
         return None
-    last_ok = int(frame.done_ns[frame.ok].max(initial=start))
-    if end is None:
-        end = int(max(frame.due_ns.max(initial=start), frame.done_ns.max(initial=start)))
-    span = max(end, last_ok) - start
-    return span if span > 0 else None
+    return max(0, int(told["end_ns"]) - int(told["load_end_ns"]))
 
 
-def per_s(count: float | None, span: int | None) -> float | None:
-    return None if count is None or not span else count * 1e9 / span
+def _shares(kept: Frame, spans: list[Window]) -> Floats:
+    """Each row's share in the rates, in the order of `kept`; `spans` are those of all phases."""
+    found = np.zeros(len(kept))
+    for place in np.unique(kept.phase).tolist():
+        found[kept.phase == place] = spans[place].share
+    return found
 
 
-def _achieved(frame: Frame, ok: int, span: int | None) -> dict[str, float | None]:
-    items = int(frame.items[frame.ok].sum())
-    return {"achieved_per_s": per_s(ok, span), "items_per_s": per_s(items, span)}
-
-
-def _total(frame: Frame, phases: list[dict[str, Any]], kinds: list[dict[str, Any]]) -> dict[str, Any]:
+def _total(
+    frame: Frame,
+    parts: list[Frame],
+    spans: list[Window],
+    phases: list[dict[str, Any]],
+    kinds: list[dict[str, Any]],
+) -> dict[str, Any]:
     """Over the measured phases: latencies pooled, counts and spans summed, rates over the summed spans."""
-    found = figures.counts(frame)
-    span = sum(phase["span_ns"] or 0 for phase in phases) or None
-    asked = [
-        (phase["offered_per_s"], phase["duration_ns"] or phase["span_ns"])
+    span = sum(one.span_ns or 0 for one in spans) or None
+    begun = [
+        (
+            phase["offered_per_s"],
+            (phase["duration_ns"] if phase["loop"] == "open" else None) or phase["span_ns"],
+        )
         for phase in phases
-        if phase["offered_per_s"] is not None
-    ]
-    offered = sum(rate * ns for rate, ns in asked) / sum(ns for _, ns in asked) if asked else None
+        if phase["offered_per_s"] is not None and phase["span_ns"]
+    ]  # a phase that never began has no span: what it would have asked was never asked
+    offered = sum(rate * ns for rate, ns in begun) / sum(ns for _, ns in begun) if begun else None
+    drains = [phase["drain_ns"] for phase in phases if phase["drain_ns"] is not None]
+    items = sum(float((one.share * part.items).sum()) for one, part in zip(spans, parts, strict=True))
     return {
         "span_ns": span,
-        "counts": {"planned": sum(phase["counts"]["planned"] for phase in phases), **found},
+        "drain_ns": sum(drains) if drains else None,
+        "counts": {"planned": sum(phase["counts"]["planned"] for phase in phases), **figures.counts(frame)},
         "offered_per_s": offered,
-        **_achieved(frame, found["ok"], span),
+        "achieved_per_s": per_s(sum(float(one.share.sum()) for one in spans), span),
+        "items_per_s": per_s(items, span),
         **figures.durations(frame),
         "by_kind": figures.by_kind(frame, kinds),
         "by_length": figures.by_length(frame),
         "errors": figures.errors(frame),
     }
-
-
-def _client(info: dict[str, Any], total: dict[str, Any], measured: list[int]) -> dict[str, Any]:
-    """What the client says of itself in the measured phases.
-
-    Loop lags of several phases cannot be pooled from their percentiles: the worst phase's are given.
-    """
-    phases = [info["phases"][i] for i in measured if info["phases"][i].get("end_ns") is not None]
-    lags = [phase["loop_lag_ns"] for phase in phases if (phase.get("loop_lag_ns") or {}).get("n")]
-    cpu = [phase["cpu_ns"] for phase in phases if phase.get("cpu_ns") is not None]
-    sent = total["counts"]["sent"]
-    worst = {key: max((lag[key] for lag in lags), default=None) for key in ("p50", "p99", "max")}
-    return {
-        "cpu_ns_per_request": round(sum(cpu) / sent) if cpu and sent else None,
-        "max_in_flight": max((phase["max_in_flight"] for phase in phases if phase.get("max_in_flight") is not None),
-                             default=None),
-        "loop_lag_ns": {"n": sum(lag["n"] for lag in lags), **worst},
-        "workers": info.get("client", {}).get("workers", 1),
-        "cap": info.get("cap", {}),
-        "proxies_ignored": info.get("client", {}).get("proxies_ignored", []),
-    }  # fmt: skip

@@ -2,25 +2,21 @@
 
 Each rule looks at one thing and returns the doubts it has, with numbers, units and what to do about it.
 A doubt that `invalidates` says the figures are not what they are called; the others say what to keep in
-mind.  Rules about the client itself are in loadgen.analysis.clientside.  This module must not know how
-doubts are shown or which exit code they lead to.
+mind.  Rules about the client itself are in loadgen.analysis.clientside, about the steady state in
+loadgen.analysis.steadiness.  This module must not know how doubts are shown or which exit code they lead to.
 """
 
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from loadgen.analysis import clientside
-from loadgen.analysis.figures import judged
+from loadgen.analysis import clientside, steadiness
+from loadgen.analysis.figures import answered
 from loadgen.analysis.frame import Frame, measured_phases
-from loadgen.analysis.percentiles import quantile
 from loadgen.records import Doubt
-from loadgen.units import show_ns
 
 MOST_LOST = 0.01  # a larger share of requests without an answer bends every percentile that is printed
 FEW, FEW_P999 = 100, 1000
-DRIFT, DRIFT_LEAST = 1.5, 30  # medians of the thirds; requests in each
+MOST_HITS = 0.01
 UNBATCHED = 1.05
 
 
@@ -57,34 +53,63 @@ def doubts(
         Doubt(str(d["code"]), str(d["text"]), str(d.get("hint", "")), bool(d.get("invalidates")))
         for d in info.get("doubts", [])
     ]
-    rules = (_ended, _nothing, _lost, _few, _not_sustained, _drift, _warm_up, _server, _batching)
+    rules = (_ended, _nothing, _lost, _few, _steadiness, _warm_up, _server, _cache, _batching)
     client = clientside.doubts(info, [(told, rows) for told, _, rows in evidence.measured])
     found = told + [doubt for rule in rules for doubt in rule(evidence)] + client
     return list(dict.fromkeys(found))
 
 
 def _ended(seen: Evidence) -> list[Doubt]:
-    status = seen.info.get("status")
-    lost = seen.total["counts"]["planned"] - seen.total["counts"]["sent"] - seen.total["counts"]["dropped"]
-    unsent = (
-        f"; {lost} of {seen.total['counts']['planned']} planned requests were never sent" if lost > 0 else ""
-    )
+    """A run that did not end by itself.  Requests given up or lost on the way are the slow ones, not a sample:
+    more than MOST_LOST of them, and what is left is not what the server did.
+    """
+    status, counts = seen.info.get("status"), seen.total["counts"]
+    cut = [told for told, _, _ in seen.measured if "seen_ns" in told]
+    on_the_way = sum(one["unknown"] or 0 for one in cut)
+    lost = counts["planned"] - counts["tried"] - counts["dropped"] - on_the_way
+    unsent = f"; {lost} of {counts['planned']} planned requests were never sent" if lost > 0 else ""
     if status == "interrupted":
-        hint = "the figures are of what was sent until then; run to the end to compare with other runs"
-        return [Doubt("interrupted", f"the run was interrupted{unsent}", hint)]
+        return [_interrupted(counts, unsent)]
     if status == "running":
-        hint = "if it still runs, wait; if it was killed, at most the last second of records is lost"
-        return [Doubt("unfinished", f"the run has not been closed{unsent}", hint)]
+        return [
+            _unfinished(counts, None if any(one["unknown"] is None for one in cut) else on_the_way, unsent)
+        ]
     if status == "failed":
         return [Doubt("run_failed", f"the run broke off{unsent}", "see the other doubts and repeat it", True)]
     return []
+
+
+def _interrupted(counts: dict[str, int], unsent: str) -> Doubt:
+    hint = "the figures are of what was sent until then; run to the end to compare with other runs"
+    cancelled = counts.get("cancelled", 0)
+    asked = answered(counts) + counts["dropped"] + cancelled
+    given_up = (
+        f": {cancelled} of {asked} requests due ({_percent(cancelled / asked)}) were given up"
+        if cancelled
+        else ""
+    )
+    text = f"the run was interrupted{given_up}{unsent}"
+    return Doubt("interrupted", text, hint, cancelled > MOST_LOST * asked)
+
+
+def _unfinished(counts: dict[str, int], on_the_way: int | None, unsent: str) -> Doubt:
+    """`on_the_way`: requests of whose end nothing is known; None: nor how many they were."""
+    hint = "if it still runs, wait; if it was killed, nothing is known after its last sign of life"
+    if on_the_way is None:
+        text = f"the run has not been closed, and how many requests were on their way is not known{unsent}"
+        return Doubt("unfinished", text, hint, True)
+    asked = answered(counts) + counts["dropped"] + counts.get("cancelled", 0) + on_the_way
+    how = f": how {on_the_way} of {asked} requests due ended is not known" if on_the_way else ""
+    return Doubt(
+        "unfinished", f"the run has not been closed{how}{unsent}", hint, on_the_way > MOST_LOST * asked
+    )
 
 
 def _nothing(seen: Evidence) -> list[Doubt]:
     counts = seen.total["counts"]
     if counts["ok"]:
         return []
-    asked = judged(counts)
+    asked = answered(counts) + counts["dropped"]
     if asked == 0:
         hint = "give a measured phase a rate and a duration, or let the run go on until one begins"
         return [Doubt("nothing_measured", "no request was sent in a measured phase", hint, True)]
@@ -94,18 +119,19 @@ def _nothing(seen: Evidence) -> list[Doubt]:
 
 def _lost(seen: Evidence) -> list[Doubt]:
     counts = seen.total["counts"]
-    n = judged(counts)
+    n = answered(counts)
     bad = counts["failed"] + counts["timeout"]
     kinds = (
-        ("failures", bad, "failed or timed out", "percentiles are of the successes only; see the errors"),
-        ("rejected", counts["rejected"], "were rejected by the server",
+        ("failures", bad, n, "failed or timed out", "percentiles are of the successes only; see the errors"),
+        ("rejected", counts["rejected"], n, "were rejected by the server",
          "the server is full: ask for less, or give it more queue or instances"),
-        ("dropped", counts["dropped"], "were never sent: the cap on requests in flight was reached",
+        ("dropped", counts["dropped"], n + counts["dropped"],
+         "were never sent: the cap on requests in flight was reached",
          "raise cap.in_flight, or say when_full: wait, to see what they would have waited"),
     )  # fmt: skip
     return [
         Doubt(code, f"{amount} of {n} requests ({_percent(amount / n)}) {what}", hint, amount / n > MOST_LOST)
-        for code, amount, what, hint in kinds
+        for code, amount, n, what, hint in kinds
         if amount
     ]
 
@@ -125,52 +151,10 @@ def _few(seen: Evidence) -> list[Doubt]:
     ]
 
 
-def _not_sustained(seen: Evidence) -> list[Doubt]:
-    found = []
-    for told, figures, _ in seen.measured:
-        offered, achieved = figures["offered_per_s"], figures["achieved_per_s"]
-        planned_end = told["loop"] == "open" and seen.info.get("status") == "finished"
-        lost = judged(figures["counts"]) - figures["counts"]["ok"]
-        slow = offered and achieved and achieved < 0.95 * offered and lost < 0.01 * figures["counts"]["sent"]
-        if planned_end and slow:
-            text = f"phase {told['name']}: {achieved:.1f} of {offered:.1f} requests/s asked were answered in time"
-            hint = "a queue was building up: latencies here grow with the length of the phase"
-            found.append(Doubt("not_sustained", text, hint))
-    return found
-
-
-def _drift(seen: Evidence) -> list[Doubt]:
-    found = []
-    for told, _, rows in seen.measured:
-        ok = rows.where(rows.ok & rows.sent)
-        at = ok.due_ns if told["loop"] == "open" else ok.sent_ns
-        if len(ok) < 3 * DRIFT_LEAST:
-            continue
-        start = told["start_ns"]
-        span = (told.get("load_end_ns") or int(at.max())) - start
-        first, last = ok.where(at < start + span // 3), ok.where(at >= start + span - span // 3)
-        if min(len(first), len(last)) < DRIFT_LEAST:
-            continue
-        if told["loop"] == "open" and not _same_rate(rows, start, span):
-            continue
-        a, b = quantile(first.service_ns, 0.5) or 0, quantile(last.service_ns, 0.5) or 0
-        if max(a, b) > DRIFT * min(a, b):
-            text = (
-                f"phase {told['name']}: median service time went from {show_ns(a)} in the first third "
-                f"to {show_ns(b)} in the last"
-            )
-            hint = (
-                "warm up for longer" if a > b else "the server slowed down: no steady state, lower the rate"
-            )
-            found.append(Doubt("drift", text, hint))
-    return found
-
-
-def _same_rate(rows: Frame, start: int, span: int) -> bool:
-    """Whether as many requests were due in the first third as in the last, give or take chance."""
-    first = int((rows.due_ns < start + span // 3).sum())
-    last = int((rows.due_ns >= start + span - span // 3).sum())
-    return abs(first - last) <= 4 * float(np.sqrt(first + last))
+def _steadiness(seen: Evidence) -> list[Doubt]:
+    finished = seen.info.get("status") == "finished"
+    return [doubt for told, figures, rows in seen.measured
+            for doubt in steadiness.doubts(told, figures, rows, finished)]  # fmt: skip
 
 
 def _warm_up(seen: Evidence) -> list[Doubt]:
@@ -187,28 +171,47 @@ def _warm_up(seen: Evidence) -> list[Doubt]:
     if not warm:
         return [Doubt("short_warmup", "there was no warm-up phase: first requests are in the figures", hint)]
     # an open loop reaches its maximum by chance: only a clear excess means slots that were never warmed
-    closed = any(told["loop"] == "closed" for told, _, _ in seen.measured)
-    most, allowed = max(reached), max(warm) if closed else max(1.5 * max(warm), max(warm) + 2)
-    if most > allowed:
-        text = f"up to {most} requests were in flight, but only {max(warm)} during warm-up: some slots began cold"
+    allowed = {"closed": max(warm), "open": max(1.5 * max(warm), max(warm) + 2)}
+    beyond = [
+        told["max_in_flight"]
+        for told, _, rows in seen.measured
+        if len(rows) and (told.get("max_in_flight") or 0) > allowed[told["loop"]]
+    ]
+    if beyond:
+        text = f"up to {max(beyond)} requests were in flight, but only {max(warm)} during warm-up: some slots began cold"
         return [Doubt("short_warmup", text, hint)]
     return []
 
 
 def _server(seen: Evidence) -> list[Doubt]:
     found = [
-        Doubt("counters_reset", f"model {model}: the server's counters went backwards during a phase",
-              "the model was loaded anew or the server restarted: batch sizes of that phase are left out")
-        for model in seen.server["resets"]
+        Doubt("counters_reset",
+              f"model {one['model']}: the server's counters were reset during phase {one['phase']}: they tell of "
+              f"{one['counted']} successes, this run had {one['ok']}",
+              "a model or version was loaded anew, or the server restarted: its figures of that phase are left out")
+        for one in seen.server["reset_phases"]
     ]  # fmt: skip
     counted, sent = seen.server["request_count"], seen.total["counts"]["sent"]
     if counted is not None and not seen.server["resets"]:
-        more = counted - sent
+        more = counted - sent - sum(told.get("resent") or 0 for told, _, _ in seen.measured)
         if more > max(2, 0.01 * sent):
             text = f"the server counted {counted} requests while this run sent {sent}: {more} were another client's"
             hint = "run alone on the server, or take latency and batch sizes as those of the mixed load"
             found.append(Doubt("other_clients", text, hint))
     return found
+
+
+def _cache(seen: Evidence) -> list[Doubt]:
+    hits, n = seen.server["cache_hits"] or 0, seen.server["request_count"] or 0
+    if hits <= MOST_HITS * n:
+        return []
+    text = (
+        f"{hits} of {n} requests ({_percent(hits / n)}) were answered from the server's response cache, not by the model"
+        if n
+        else f"{hits} requests were answered from the server's response cache"
+    )
+    hint = "latencies are of a mixture that hangs on how often inputs repeat: switch response_cache off to measure the model"
+    return [Doubt("cache_hits", text, hint)]
 
 
 def _batching(seen: Evidence) -> list[Doubt]:

@@ -31,6 +31,8 @@ def charts(frame: Frame, summary: dict[str, Any], info: dict[str, Any]) -> dict[
     tried = frame.where(frame.tried)
     if len(tried):
         found["over-time"] = latency_over_time(tried, info)
+        if tried.sent.any():
+            found["lag"] = lag_over_time(tried.where(tried.sent), info)
         found["rate"] = rates(frame, info)
     measured = [i for i, phase in enumerate(info["phases"]) if phase["measured"]]
     ok = frame.where(frame.ok & frame.sent & np.isin(frame.phase, measured))
@@ -77,28 +79,42 @@ def latency_over_time(tried: Frame, info: dict[str, Any]) -> Figure:
         }
         trace["marker"] |= {"symbol": "x", "size": 6}
         traces.append(trace)
-    if len(ok):
-        start = int(ok.due_ns.min())
-        width = bin_width_ns(int(ok.due_ns.max()) - start)
-        for name, q, color in (("P50", 0.5, GREEN), ("P99", 0.99, ORANGE)):
-            at, values = _line(ok, start, width, q)
-            traces.append(
-                {"type": "scatter", "mode": "lines", "name": f"{name} per {show_ns(width)}", "x": at, "y": values,
-                 "line": {"color": color, "width": 2},
-                 "hovertemplate": f"{name} %{{y:.4g}} ms at %{{x:.2f}} s<extra></extra>"}
-            )  # fmt: skip
-    layout = _layout("due, seconds since the start of the run (s)", "latency from due (ms)")
+    return _over_time(traces + _lines(ok.due_ns, ok.latency_ns), "latency from due (ms)", info)
+
+
+def lag_over_time(sent: Frame, info: dict[str, Any]) -> Figure:
+    """Due to sent, of every request that was sent, whatever came of it."""
+    keep = thin(sent.due_ns, sent.lag_ns)
+    # a log axis has no place for zero or less: those are drawn at a microsecond
+    shown = np.maximum(sent.lag_ns, 1000)
+    name = f"request ({keep.size} of {len(sent)} drawn)"
+    traces = [_dots(name, sent.due_ns[keep], shown[keep], BLUE, 0.35)]
+    return _over_time(traces + _lines(sent.due_ns, shown), "lag, due to sent (ms)", info)
+
+
+def _over_time(traces: list[dict[str, Any]], what: str, info: dict[str, Any]) -> Figure:
+    layout = _layout("due, seconds since the start of the run (s)", what)
     layout["yaxis"] |= {"type": "log", "dtick": 1, "minor": {"ticks": "outside", "ticklen": 3}}
     return {"data": traces, "layout": layout | {"shapes": _shades(info), "annotations": _names(info)}}
 
 
-def _line(ok: Frame, start: int, width: int, q: float) -> tuple[list[float], list[float]]:
-    bins = (ok.due_ns - start) // width
+def _lines(due: Ints, values: Ints) -> list[dict[str, Any]]:
+    """P50 and P99 of the requests due in each bin of time."""
+    if due.size == 0:
+        return []
+    start = int(due.min())
+    width = bin_width_ns(int(due.max()) - start)
+    bins = (due - start) // width
     order = np.argsort(bins, kind="stable")
     numbers, first = np.unique(bins[order], return_index=True)
-    parts = np.split(ok.latency_ns[order], first[1:])
-    middles = ((numbers + 0.5) * width + start) / S
-    return _numbers(middles), [round((quantile(part, q) or 0) / MS, 4) for part in parts]
+    parts = np.split(values[order], first[1:])
+    middles = _numbers(((numbers + 0.5) * width + start) / S)
+    return [
+        {"type": "scatter", "mode": "lines", "name": f"{name} per {show_ns(width)}", "x": middles,
+         "y": [round((quantile(part, q) or 0) / MS, 4) for part in parts], "line": {"color": color, "width": 2},
+         "hovertemplate": f"{name} %{{y:.4g}} ms at %{{x:.2f}} s<extra></extra>"}
+        for name, q, color in (("P50", 0.5, GREEN), ("P99", 0.99, ORANGE))
+    ]  # fmt: skip
 
 
 def rates(frame: Frame, info: dict[str, Any]) -> Figure:

@@ -17,6 +17,10 @@ from loadgen.runfile import Run
 
 TITLES = {
     "over-time": ("Latency over time", "Latency counts from the due time: a request sent late is late."),
+    "lag": (
+        "Lag over time",
+        "Due to sent: what the client, its cap or opening connections added to latency.",
+    ),
     "distribution": (
         "Latency distribution",
         "Successes of the measured phases; service counts from sending.",
@@ -36,7 +40,7 @@ def render(run: Run, summary: dict[str, Any]) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters |= {"duration": words.duration, "rate": words.rate}
+    environment.filters |= {"duration": words.duration, "rate": words.rate, "cores": words.cores}
     figures = charts(frame_of(run), summary, run.info)
     rows = [
         {"figures": phase, "name": phase["name"], "note": "" if phase["measured"] else "warm-up"}

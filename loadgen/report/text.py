@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.report.words import NONE, duration, figure, observed, rate, share
+from loadgen.report.words import NONE, cores, duration, figure, observed, rate, share
 from loadgen.runfile import REPORT
 
 _MOST_BATCHES = 8
@@ -129,7 +129,8 @@ def _counts(summary: dict[str, Any], console: Console) -> None:
         if key == "failed" or any(figures["counts"].get(key) for _, figures, _ in _rows(summary))
     ]
     rates = ["asked", "achieved", *(["items/s", "batch"] if items else [])]
-    outcomes = ["sent", "ok", *trouble]
+    unsent = any(figures["counts"]["tried"] != figures["counts"]["sent"] for _, figures, _ in _rows(summary))
+    outcomes = [*(["tried"] if unsent else []), "sent", "ok", *trouble]
     # all in one table as long as it fits 80 columns
     groups = [[*rates, *outcomes]] if len(rates) + len(outcomes) <= _MOST_COLUMNS else [rates, outcomes]
     for group in groups:
@@ -170,7 +171,7 @@ def _errors(errors: dict[str, Any], console: Console) -> None:
             f"{code}: {n}" if len(error["status"]) > 1 else code for code, n in error["status"].items()
         )
         status = f" (status {codes})" if set(error["status"]) != {"0"} else ""
-        after = error["latency_ns"]["p50"]
+        after = error["service_ns"]["p50"]
         when = f", half of them within {duration(after)}" if after is not None else ""
         more = f" (and {error['different_texts'] - 1} other texts)" if error["different_texts"] > 1 else ""
         text = f": {error['text']}{more}" if error["text"] else ""
@@ -179,6 +180,10 @@ def _errors(errors: dict[str, Any], console: Console) -> None:
 
 def _server(server: dict[str, Any], console: Console) -> None:
     sizes = server["batch_sizes"]
+    if server["cache_hits"]:
+        console.print()
+        told = f"{server['cache_hits']} of {server['request_count']} requests ({share(server['cache_hits'] / max(1, server['request_count']))})"
+        console.print(Text(f"server  {told} were answered from its response cache"))
     if not sizes:
         return
     console.print()
@@ -207,12 +212,21 @@ def _client(summary: dict[str, Any], console: Console) -> None:
     client, first = summary["client"], summary["first_request_ns"]
     console.print()
     parts = [
-        f"CPU {duration(client['cpu_ns_per_request'])} a request",
+        f"CPU {duration(client['cpu_ns_per_request'])} a request ({cores(client['cpu_share'])})",
         f"at most {client['max_in_flight'] if client['max_in_flight'] is not None else NONE} requests in flight",
         f"P99 of event loop lag {duration(client['loop_lag_ns']['p99'])}",
     ]
     if client["workers"] > 1:
         parts.append(f"{client['workers']} workers")
+    parts += [
+        f"{client[key]} {what}"
+        for key, what in (
+            ("resent", "requests sent a second time"),
+            ("reconnects", "connections ended by the server"),
+            ("conn_waits", "waits for a connection"),
+        )
+        if client[key]
+    ]
     console.print(Text("client  " + ", ".join(parts)))
     if client.get("proxies_ignored"):
         console.print(Text(f"proxies ignored: {', '.join(client['proxies_ignored'])}"))

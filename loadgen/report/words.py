@@ -26,6 +26,13 @@ def share(part: float) -> str:
     return "<1%" if 0 < part < 0.01 else f"{part:.0%}"  # noqa: PLR2004 - one percent
 
 
+def cores(used: float | None) -> str:
+    """CPU as a share of one core: below one in percent."""
+    if used is None:
+        return f"{NONE} of a core"
+    return f"{share(used)} of a core" if used < 1 else f"{used:.2g} cores"
+
+
 def figure(metric: str, value: float | None) -> str:
     """An objective's figure in its unit."""
     if value is None:

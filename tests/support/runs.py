@@ -15,6 +15,7 @@ def phase(name="steady", **over):
         "name": name, "loop": "open", "measured": True, "duration_ns": 10 * S, "users": 0, "planned": None,
         "start_ns": 0, "load_end_ns": 10 * S, "end_ns": 10 * S, "max_in_flight": 4, "cpu_ns": 100 * MS,
         "loop_lag_ns": {"n": 100, "p50": 50_000, "p99": 200_000, "max": 400_000}, "cap_waits": 0,
+        "requests": None, "conn_waits": 0, "resent": 0, "reconnects": 0,
     }  # fmt: skip
     return base | over
 
@@ -48,8 +49,32 @@ def steady(n=1000, *, span=10 * S, start=0, **over):
     return [row(start + i * span // n, **over) for i in range(n)]
 
 
-def build(path: Path, rows, phases=None, server=(), facts=None, **over) -> Path:
-    """Writes the run folder and returns its path; `server` holds snapshot lines, `facts` run.json's "server"."""
+def running(name="steady", **over):
+    """A phase as run.json shows it until it has drained: of a killed run, for ever."""
+    never = {
+        "start_ns": None,
+        "load_end_ns": None,
+        "end_ns": None,
+        "max_in_flight": 0,
+        "cpu_ns": 0,
+        "loop_lag_ns": None,
+    }
+    return phase(name, **(never | over))
+
+
+def beat(t_ns, due, ended, **over):
+    """A heartbeat of a sender: `due` requests so far, `ended` of them; the others are in flight."""
+    return {
+        "t_ns": t_ns, "phase": 0, "start_ns": 0, "due": due, "sent": due, "ended": ended, "in_flight": due - ended,
+        "waiting": 0, "oldest_due_ns": None, "cap_waits": 0, "max_in_flight": 4,
+    } | over  # fmt: skip
+
+
+def build(path: Path, rows, phases=None, server=(), facts=None, beats=(), **over) -> Path:
+    """Writes the run folder and returns its path; `server` holds snapshot lines, `facts` run.json's "server".
+
+    `beats` are the last heartbeats, one a sender.
+    """
     phases = [phase(planned=len(rows))] if phases is None else phases
     path.mkdir(parents=True, exist_ok=True)
     folder = RunFolder(path, info(phases, server=facts or {}, **over))
@@ -60,10 +85,15 @@ def build(path: Path, rows, phases=None, server=(), facts=None, **over) -> Path:
         folder.snapshot(line)
     writer.close()
     assert writer.error is None
+    for worker, last in enumerate(beats):
+        lines = [json.dumps(last | {"t_ns": 0, "due": 0, "ended": 0}), json.dumps(last), '{"t_ns": 99']
+        (path / (f"progress-{worker}.jsonl" if worker else "progress.jsonl")).write_text("\n".join(lines))
     return path
 
 
-def statistics(batches, *, model="m", version="1", queue_ns=2 * MS, compute_ns=5 * MS, requests=None, fail=0):
+def statistics(
+    batches, *, model="m", version="1", queue_ns=2 * MS, compute_ns=5 * MS, requests=None, fail=0, hits=0
+):
     """One model's statistics as Triton's HTTP endpoint tells them, cumulative; `batches` is {size: executions}."""
     items = sum(size * n for size, n in batches.items())
     requests = items if requests is None else requests
@@ -79,7 +109,7 @@ def statistics(batches, *, model="m", version="1", queue_ns=2 * MS, compute_ns=5
             "queue": part(requests, queue_ns), "compute_input": part(requests, compute_ns // 10),
             "compute_infer": part(requests, compute_ns * 8 // 10),
             "compute_output": part(requests, compute_ns // 10),
-            "cache_hit": part(0, 0), "cache_miss": part(0, 0),
+            "cache_hit": part(hits, 0), "cache_miss": part(0, 0),
         },
         "batch_stats": [
             {"batch_size": size, "compute_input": part(n, compute_ns // 10),

@@ -10,7 +10,7 @@ from loadgen.analysis.conclusion import exit_code
 from loadgen.analysis.slo import interval_ranks, share
 from loadgen.analysis.summary import summarise
 from loadgen.records import LoadgenError, Outcome
-from tests.support.runs import MS, S, build, phase, row, statistics, steady, window
+from tests.support.runs import MS, S, beat, build, phase, row, running, statistics, steady, window
 
 
 def judged(tmp_path, rows, objective, **over):
@@ -68,11 +68,75 @@ def test_failure_rate_is_of_requests(tmp_path):
     assert (found["observed"], found["verdict"], found["n"]) == (0.1, "fail", 100)
 
 
-def test_drops_are_in_the_denominator_and_what_we_gave_up_is_not(tmp_path):
-    rows = steady(80) + [row(i, MS, outcome=Outcome.PROTOCOL) for i in range(10)]
-    rows += [row(i, None, outcome=Outcome.DROPPED) for i in range(10)]
-    rows += [row(i, MS, outcome=Outcome.CANCELLED) for i in range(50)]
-    assert judged(tmp_path, rows, "failure rate < 50%")["observed"] == 0.1
+def test_drops_never_dilute_a_failure_rate(tmp_path):
+    """100 tried and 10 failed are 10 %, however many were dropped."""
+    rows = steady(90) + [row(i, MS, outcome=Outcome.PROTOCOL) for i in range(10)]
+    rows += [row(i, None, outcome=Outcome.DROPPED) for i in range(900)]
+    found = judged(tmp_path, rows, "failure rate < 4%")
+    assert (found["observed"], found["n"], found["verdict"]) == (0.1, 100, "fail")
+
+
+def test_what_we_gave_up_leaves_a_failure_rate_open(tmp_path):
+    rows = steady(1000) + [row(i, MS, outcome=Outcome.CANCELLED) for i in range(50)]
+    found = judged(tmp_path, rows, "failure rate < 1%")
+    assert (found["observed"], found["n"], found["verdict"]) == (0.0, 1000, "inconclusive")
+    assert found["note"] == "how 50 more would have ended is not known"
+    assert judged(tmp_path / "b", rows, "failure rate < 10%")["verdict"] == "pass"
+
+
+def test_a_request_cancelled_beyond_the_bound_is_late(tmp_path):
+    """The server froze; an interrupt gave up 700 requests, most of them long past the bound."""
+    rows = steady(593, span=6 * S, service=9 * MS)
+    rows += [row(6 * S + i * 10 * MS, 7 * S - i * 10 * MS, outcome=Outcome.CANCELLED) for i in range(700)]
+    path = build(tmp_path / "run", rows, [phase(planned=3000, load_end_ns=13 * S)], status="interrupted")
+    summary = summarise(path, ["latency p99 < 500ms", "latency p50 < 500ms", "service p99 < 500ms"])
+    p99, p50, service = summary["slo"]
+    assert (p99["verdict"], p99["observed"], p99["n"]) == ("fail", None, 593 + 651)
+    assert "651 of 1244 were cancelled when they were later than that" in p99["note"]
+    assert "how 49 more would have ended is not known" in p99["note"]
+    assert (p50["verdict"], service["verdict"]) == ("inconclusive", "fail")  # 651 of 1293: near the half
+    assert (summary["valid"], exit_code(summary)) == (False, 1)
+
+
+def test_a_young_cancelled_request_can_neither_pass_nor_fail_an_objective(tmp_path):
+    rows = steady(1000) + [row(9 * S + i, MS, outcome=Outcome.CANCELLED) for i in range(11)]
+    found = judged(tmp_path / "a", rows, "latency p99 < 250ms", status="interrupted")
+    assert (found["verdict"], found["observed"], found["interval"]) == (
+        "inconclusive",
+        10 * MS,
+        [10 * MS, None],
+    )
+    assert judged(tmp_path / "b", rows, "latency p90 < 250ms", status="interrupted")["verdict"] == "pass"
+    assert (
+        judged(tmp_path / "c", rows, "latency max < 250ms", status="interrupted")["verdict"] == "inconclusive"
+    )
+
+
+def test_a_cancelled_request_that_waited_unsent_is_late_from_due_and_has_no_service(tmp_path):
+    rows = steady(500) + [row(0, None, 5 * S, outcome=Outcome.CANCELLED) for _ in range(500)]
+    assert judged(tmp_path / "a", rows, "latency p99 < 250ms", status="interrupted")["verdict"] == "fail"
+    assert judged(tmp_path / "b", rows, "service p99 < 250ms", status="interrupted")["verdict"] == "pass"
+
+
+def test_a_killed_run_passes_nothing_that_the_lost_requests_could_miss(tmp_path):
+    rows = steady(549, span=549 * 10 * MS)
+    path = build(
+        tmp_path / "run", rows, [running(planned=3000)], status="running", beats=[beat(12 * S, 1249, 549)]
+    )
+    summary = summarise(path, ["latency p99 < 500ms", "failure rate < 1%"])
+    assert [(r["observed"], r["verdict"]) for r in summary["slo"]] == [
+        (10 * MS, "inconclusive"),
+        (0.0, "inconclusive"),
+    ]
+    assert (summary["valid"], exit_code(summary)) == (False, 3)
+
+
+@pytest.mark.parametrize("outcome", [Outcome.TIMEOUT, Outcome.DROPPED, Outcome.HTTP_5XX])
+def test_a_mean_over_requests_that_never_succeeded_is_missed(tmp_path, outcome):
+    rows = steady(700) + [row(i * MS, 5 * S, outcome=outcome) for i in range(300)]
+    found = judged(tmp_path, rows, "latency mean < 20ms")
+    assert (found["verdict"], found["observed"], found["n"]) == ("fail", None, 1000)
+    assert "300 of 1000 requests never succeeded" in found["note"]
 
 
 def test_rejections_have_a_rate_of_their_own(tmp_path):

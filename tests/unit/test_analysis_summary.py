@@ -1,13 +1,25 @@
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.analysis.summary import summarise
 from loadgen.records import Outcome
 from loadgen.runfile import RECORDS, read_run
-from tests.support.runs import MS, S, build, phase, read_json, row, statistics, steady, window
+from tests.support.runs import (
+    MS,
+    S,
+    beat,
+    build,
+    phase,
+    read_json,
+    row,
+    running,
+    statistics,
+    steady,
+    window,
+)
 
 CONTRACT = {"format", "valid", "doubts", "phases", "total", "server", "slo", "client"}
 OF_A_PHASE = {"name", "measured", "loop", "span_ns", "counts", "offered_per_s", "achieved_per_s", "items_per_s",
@@ -15,12 +27,13 @@ OF_A_PHASE = {"name", "measured", "loop", "span_ns", "counts", "offered_per_s", 
 
 
 def test_the_contract_keys_and_values(tmp_path):
-    found = summarise(build(tmp_path / "run", steady(1000, lag=1 * MS)))
+    told = phase(planned=1000, end_ns=10_500 * MS, reconnects=2, conn_waits=3)
+    found = summarise(build(tmp_path / "run", steady(1000, lag=1 * MS), [told]))
     assert found.keys() >= CONTRACT
     one = found["phases"][0]
     assert one.keys() >= OF_A_PHASE
     assert one["counts"] == {
-        "planned": 1000, "sent": 1000, "ok": 1000, "failed": 0, "rejected": 0, "timeout": 0, "dropped": 0,
+        "planned": 1000, "tried": 1000, "sent": 1000, "ok": 1000, "failed": 0, "rejected": 0, "timeout": 0, "dropped": 0,
     }  # fmt: skip
     assert (one["latency_ns"]["p99"], one["service_ns"]["p99"], one["lag_ns"]["p99"]) == (
         11 * MS,
@@ -28,10 +41,11 @@ def test_the_contract_keys_and_values(tmp_path):
         MS,
     )
     assert one["offered_per_s"] == 100.0
-    assert one["span_ns"] == 10 * S + MS  # the last request was due at 9.99 s and took 11 ms
-    assert one["achieved_per_s"] == pytest.approx(1000 / 10.001)
+    assert (one["span_ns"], one["drain_ns"]) == (10 * S, 500 * MS)
+    assert one["achieved_per_s"] == pytest.approx(100.0)
     assert found["client"] == {
-        "cpu_ns_per_request": 100_000, "max_in_flight": 4, "workers": 1,
+        "cpu_ns_per_request": 100_000, "cpu_share": 0.01, "max_in_flight": 4, "workers": 1,
+        "resent": 0, "reconnects": 2, "conn_waits": 3,
         "loop_lag_ns": {"n": 100, "p50": 50_000, "p99": 200_000, "max": 400_000},
         "cap": {"in_flight": None, "when_full": "wait"}, "proxies_ignored": [],
     }  # fmt: skip
@@ -50,7 +64,7 @@ def test_failures_are_in_no_percentile_and_have_a_row_of_their_own(tmp_path):
     assert (total["counts"]["rejected"], total["counts"]["failed"], total["counts"]["ok"]) == (441, 0, 160)
     error = total["errors"]["rejected"]
     assert (error["n"], error["status"], error["text"]) == (441, {"429": 441}, "queue full")
-    assert error["latency_ns"]["p50"] == 300_000
+    assert error["service_ns"]["p50"] == 300_000
     assert found["valid"] is False
 
 
@@ -71,7 +85,7 @@ def test_the_same_error_is_grouped_once_with_its_most_common_words(tmp_path):
         2,
         {"500": 5, "501": 3},
     )
-    assert (errors["connect"]["n"], errors["connect"]["latency_ns"]["n"], errors["connect"]["text"]) == (
+    assert (errors["connect"]["n"], errors["connect"]["service_ns"]["n"], errors["connect"]["text"]) == (
         1,
         0,
         None,
@@ -147,15 +161,75 @@ def test_an_interrupt_leaves_planned_arrivals_visible(tmp_path):
     ]
     found = summarise(build(tmp_path / "run", rows, phases, status="interrupted"))
     counts = found["total"]["counts"]
-    assert (counts["planned"], counts["sent"], counts["ok"], counts["cancelled"]) == (1000, 401, 400, 1)
+    assert (counts["planned"], counts["sent"], counts["ok"], counts["cancelled"]) == (1000, 401, 400, 2)
+    assert counts["tried"] == 401
     assert (found["total"]["offered_per_s"], found["total"]["span_ns"]) == (100.0, 4 * S)
     doubt = next(d for d in found["doubts"] if d["code"] == "interrupted")
+    assert "2 of 402 requests due (0.5 %) were given up" in doubt["text"]
     assert "599 of 1000 planned requests were never sent" in doubt["text"]
+    assert (doubt["invalidates"], found["valid"]) == (False, True)
+
+
+def test_an_interrupt_that_gave_up_more_than_one_percent_is_not_valid(tmp_path):
+    rows = steady(594, span=6 * S) + [row(5 * S, 2 * S, outcome=Outcome.CANCELLED)] * 7
+    phases = [phase(planned=1000, load_end_ns=7 * S)]
+    found = summarise(build(tmp_path / "run", rows, phases, status="interrupted"))
+    doubt = next(d for d in found["doubts"] if d["code"] == "interrupted")
+    assert "7 of 601 requests due (1.2 %) were given up" in doubt["text"]
+    assert (doubt["invalidates"], found["valid"]) == (True, False)
+
+
+def test_what_an_interrupted_run_never_began_was_never_asked(tmp_path):
+    phases = [phase("a", planned=1000), running("b", planned=50_000)]
+    total = summarise(build(tmp_path / "run", steady(1000), phases, status="interrupted"))["total"]
+    assert (total["offered_per_s"], total["achieved_per_s"]) == (100.0, pytest.approx(100.0))
+    assert total["counts"]["planned"] == 51_000
+
+
+def test_an_interrupted_closed_loop_shows_what_was_asked(tmp_path):
+    closed = phase(loop="closed", users=4, duration_ns=None, requests=1000, load_end_ns=2 * S, end_ns=2 * S)
+    found = summarise(build(tmp_path / "run", steady(200, span=2 * S), [closed], status="interrupted"))
+    assert found["total"]["counts"]["planned"] == 1000
+    assert "800 of 1000 planned requests were never sent" in found["doubts"][0]["text"]
+    timed = closed | {"duration_ns": 2 * S}
+    found = summarise(build(tmp_path / "b", steady(200, span=2 * S), [timed]))
+    assert found["total"]["counts"]["planned"] == 200
+
+
+def test_heartbeats_tell_how_far_a_killed_run_came_and_what_was_on_its_way(tmp_path):
+    """Frozen from 5.49 s on, killed after 12 s: 549 answers in 12 s, and 700 requests nobody knows the end of."""
+    told = running(planned=3000, duration_ns=30 * S)
+    beats = [beat(12 * S, 700, 300, cap_waits=5), beat(11_900 * MS, 549, 249, max_in_flight=300, waiting=0)]
+    found = summarise(
+        build(tmp_path / "run", steady(549, span=5490 * MS), [told], status="running", beats=beats)
+    )
+    one = found["phases"][0]
+    assert found["total"]["achieved_per_s"] == pytest.approx(549 / 12, rel=0.01)
+    assert (one["max_in_flight"], one["cap_waits"], one["conn_waits"]) == (304, 5, None)
+    assert found["client"]["cpu_ns_per_request"] is None
+    doubt = next(d for d in found["doubts"] if d["code"] == "unfinished")
+    assert "how 700 of 1249 requests due ended is not known" in doubt["text"]
+    assert "1751 of 3000 planned requests were never sent" in doubt["text"]
+    assert (doubt["invalidates"], found["valid"]) == (True, False)
+
+
+def test_rows_that_did_not_reach_the_disk_are_unknown_too(tmp_path):
+    path = build(tmp_path / "run", steady(400, span=4 * S), [running(planned=1000)], status="running",
+                 beats=[beat(5 * S, 500, 498)])  # fmt: skip
+    doubt = next(d for d in summarise(path)["doubts"] if d["code"] == "unfinished")
+    assert "how 100 of 500" in doubt["text"]
+
+
+def test_a_killed_run_of_a_server_that_answered_is_still_a_measurement(tmp_path):
+    path = build(tmp_path / "run", steady(499, span=4990 * MS), [running(planned=1000)], status="running",
+                 beats=[beat(5 * S, 500, 499)])  # fmt: skip
+    found = summarise(path)
     assert found["valid"] is True
+    assert found["total"]["achieved_per_s"] == pytest.approx(100, rel=0.01)
 
 
 def test_a_killed_run_reads_up_to_the_last_whole_batch(tmp_path):
-    unknown = phase(planned=20_000, start_ns=None, load_end_ns=None, end_ns=None, cpu_ns=0, loop_lag_ns=None)
+    unknown = running(planned=20_000, duration_ns=200 * S)
     path = build(tmp_path / "run", steady(20_000, span=200 * S), [unknown], status="running")
     whole = (path / RECORDS).read_bytes()
     (path / RECORDS).write_bytes(whole[: len(whole) * 6 // 10])
@@ -165,7 +239,10 @@ def test_a_killed_run_reads_up_to_the_last_whole_batch(tmp_path):
     assert found["total"]["counts"]["ok"] == kept
     assert found["total"]["achieved_per_s"] == pytest.approx(100, rel=0.01)
     assert found["client"]["cpu_ns_per_request"] is None
-    assert "unfinished" in {d["code"] for d in found["doubts"]}
+    assert (found["phases"][0]["max_in_flight"], found["phases"][0]["cap_waits"]) == (None, None)
+    doubt = next(d for d in found["doubts"] if d["code"] == "unfinished")
+    assert "how many requests were on their way is not known" in doubt["text"]
+    assert found["valid"] is False
 
 
 def test_a_phase_that_never_started_has_nulls_not_zeros(tmp_path):
@@ -188,7 +265,27 @@ def test_one_request_in_all_is_reported_with_its_n(tmp_path):
         "n": 1, "mean": 2 * S, "p50": 2 * S, "p90": 2 * S, "p95": 2 * S, "p99": 2 * S, "p999": 2 * S, "max": 2 * S,
     }  # fmt: skip
     assert found["total"]["span_ns"] == S // 2 + 2 * S
+    assert found["total"]["achieved_per_s"] == 0.4
     assert found["valid"] is True
+
+
+def test_the_drain_is_a_figure_of_its_own(tmp_path):
+    rows = [*steady(999), row(9_990 * MS, 14 * S)]
+    found = summarise(
+        build(tmp_path / "run", rows, [phase(planned=1000, end_ns=24 * S)]), ["requests/s > 99"]
+    )
+    one = found["phases"][0]
+    assert (one["span_ns"], one["drain_ns"], one["achieved_per_s"]) == (10 * S, 14 * S, 99.9)
+    assert found["total"]["drain_ns"] == 14 * S
+    assert found["slo"][0]["verdict"] == "pass"
+    assert "not_sustained" not in {d["code"] for d in found["doubts"]}
+
+
+def test_an_older_closed_run_gets_its_load_end_from_its_last_request(tmp_path):
+    told = {k: v for k, v in phase(loop="closed", users=1, duration_ns=None).items() if k != "requests"}
+    rows = [row(i * 10 * MS, 10 * MS) for i in range(200)] + [row(2 * S, 8 * S, outcome=Outcome.TIMEOUT)]
+    one = summarise(build(tmp_path / "run", rows, [told]))["phases"][0]
+    assert (one["span_ns"], one["achieved_per_s"]) == (2 * S, pytest.approx(100.0))
 
 
 def test_the_server_figures_are_differences(tmp_path):
@@ -207,9 +304,11 @@ def test_no_statistics_are_null(tmp_path):
     }
 
 
+@settings(deadline=None)  # the first call reads pyarrow in
 @given(
     rows=st.lists(
-        st.tuples(st.integers(0, 10**9), st.integers(0, 10**9), st.sampled_from(list(Outcome))), max_size=40
+        st.tuples(st.integers(0, 10**9), st.none() | st.integers(0, 10**9), st.sampled_from(list(Outcome))),
+        max_size=40,
     )
 )
 def test_every_request_is_counted_exactly_once(tmp_path_factory, rows):
@@ -218,7 +317,20 @@ def test_every_request_is_counted_exactly_once(tmp_path_factory, rows):
     counts = summarise(build(path, made))["total"]["counts"]
     ends = ("ok", "failed", "rejected", "timeout", "dropped", "cancelled")
     assert sum(counts.get(key, 0) for key in ends) == len(rows)
-    assert counts["sent"] == len(rows) - counts["dropped"]
+    assert counts["sent"] == sum(service is not None for _, service, _ in rows)
+    unsent = sum(service is None and outcome == Outcome.CANCELLED for _, service, outcome in rows)
+    assert counts["tried"] == len(rows) - counts["dropped"] - unsent
+
+
+def test_sent_is_what_left_the_client(tmp_path):
+    """A dead server: 171 requests reached it, the others found no connection or gave up at the cap."""
+    rows = [row(i * MS, MS, outcome=Outcome.STREAM_ENDED_EARLY) for i in range(171)]
+    rows += [row(i * MS, None, MS, outcome=Outcome.CONNECT) for i in range(400)]
+    rows += [row(i * MS, None, S, outcome=Outcome.TIMEOUT) for i in range(29)]
+    found = summarise(build(tmp_path / "run", rows))
+    counts = found["total"]["counts"]
+    assert (counts["tried"], counts["sent"], counts["failed"], counts["timeout"]) == (600, 171, 571, 29)
+    assert found["client"]["cpu_ns_per_request"] == round(100 * MS / 171)
 
 
 def test_run_json_is_left_as_it_was(tmp_path):

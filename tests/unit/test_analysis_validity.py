@@ -1,9 +1,11 @@
+import re
+
 import numpy as np
 import pytest
 
 from loadgen.analysis.summary import summarise
 from loadgen.records import Outcome
-from tests.support.runs import MS, S, build, phase, row, statistics, steady, window
+from tests.support.runs import MS, S, beat, build, phase, row, running, statistics, steady, window
 
 WARM = phase("warm", measured=False, planned=0, duration_ns=S, load_end_ns=0, end_ns=0)
 
@@ -62,6 +64,35 @@ def test_waits_at_the_cap_are_told_with_share_and_lag(tmp_path):
     assert summary["valid"]
 
 
+def test_waits_do_not_hide_the_clients_own_delay(tmp_path):
+    rows = steady(500, lag=20 * MS) + steady(490) + steady(10, lag=500 * MS)
+    doubts, _ = found(tmp_path, rows, [phase(planned=1000, cap_waits=10), WARM])
+    assert "P99 of lag of those that waited for nothing 20 ms" in doubts["late_sends"]["text"]
+    assert "cap_reached" in doubts
+
+
+def test_waits_for_a_connection_are_the_servers(tmp_path):
+    """A full accept queue: 250 of 1000 waited up to 2.5 s; the client was on time for all others."""
+    rows = steady(750) + [row(3 * S + i * 10 * MS, 5 * MS, 2500 * MS - i * 10 * MS) for i in range(250)]
+    doubts, summary = found(tmp_path / "a", rows, [phase(planned=1000, conn_waits=250), WARM])
+    assert "250 of 1000 requests waited for a connection" in doubts["connection_waits"]["text"]
+    assert not {"late_sends", "client_bound"} & doubts.keys()
+    near_end = steady(750) + [row(9 * S + i * 4 * MS, 5 * MS, 2500 * MS - i * 4 * MS) for i in range(250)]
+    doubts, summary = found(tmp_path / "b", near_end, [phase(planned=1000, conn_waits=250), WARM])
+    assert "client_bound" not in doubts
+    assert summary["valid"] is True
+    assert "client_bound" in found(tmp_path / "c", near_end)[0]
+
+
+def test_a_killed_run_at_a_full_cap_is_not_a_late_client(tmp_path):
+    rows = [row(i * 10 * MS, 10 * MS, i * 10 * MS) for i in range(250)]
+    beats = [beat(5 * S, 500, 250, waiting=246, in_flight=4, cap_waits=496)]
+    doubts, _ = found(tmp_path, rows, [running(planned=1000), WARM], status="running", beats=beats,
+                      cap={"in_flight": 4, "when_full": "wait"})  # fmt: skip
+    assert "cap of 4" in doubts["cap_reached"]["text"]
+    assert not {"late_sends", "client_bound"} & doubts.keys()
+
+
 def test_late_sends_without_a_cap_are_the_clients_own(tmp_path):
     assert (
         "P99 of lag 11 ms"
@@ -73,7 +104,7 @@ def test_late_sends_without_a_cap_are_the_clients_own(tmp_path):
 
 def test_a_full_core_is_client_bound(tmp_path):
     doubts, summary = found(tmp_path, steady(1000), [phase(planned=1000, cpu_ns=9 * S), WARM])
-    assert "90% of a core" in doubts["client_bound"]["text"]
+    assert "90% of a core; above 94.4 requests/s figures are not to be" in doubts["client_bound"]["text"]
     assert not summary["valid"]
     two = {"workers": 2}
     assert (
@@ -92,6 +123,52 @@ def test_requests_due_but_not_sent_in_time_are_client_bound(tmp_path):
     assert "of 5000 requests due it had sent 4001" in doubts["client_bound"]["text"]
 
 
+def test_the_rate_up_to_which_a_client_can_be_believed_is_the_last_it_kept(tmp_path):
+    """A ramp from 0 to 2000/s: from 1000/s on, everything is sent 50 ms late."""
+    due = (np.sqrt(np.arange(10_000) / 10_000) * 10 * S).astype(int).tolist()
+    lag = {"n": 500, "p50": MS, "p99": 60 * MS, "max": 90 * MS}
+    rows = [row(at, lag=0 if at < 5 * S else 50 * MS) for at in due]
+    text = found(tmp_path / "a", rows, [phase(planned=10_000, loop_lag_ns=lag), WARM])[0]["client_bound"][
+        "text"
+    ]
+    rate = float(re.search(r"above (\d+) requests/s figures are not to be believed", text)[1])
+    assert 900 <= rate <= 1000
+    rows = [row(at, lag=50 * MS) for at in due]
+    text = found(tmp_path / "b", rows, [phase(planned=10_000, loop_lag_ns=lag), WARM])[0]["client_bound"][
+        "text"
+    ]
+    assert "at none of its rates" in text
+
+
+def test_a_full_core_shows_however_long_the_drain_was(tmp_path):
+    rows = [*steady(10_000), row(9 * S, 31 * S, outcome=Outcome.TIMEOUT)]
+    doubts, _ = found(tmp_path, rows, [phase(planned=10_001, cpu_ns=int(9.7 * S), end_ns=40 * S), WARM])
+    assert "97% of a core" in doubts["client_bound"]["text"]
+
+
+@pytest.mark.parametrize("loop", ["open", "closed"])
+@pytest.mark.parametrize(
+    ("p50", "p99", "name"), [(500_000, MS, "P50"), (90_000, 900_000, "P99"), (90_000, 99_000, None)]
+)
+def test_a_loop_that_is_late_for_a_good_part_of_service_is_told(tmp_path, loop, p50, p99, name):
+    rows = steady(980, service=1_600_000) + steady(20, service=5 * MS)
+    lag = {"n": 500, "p50": p50, "p99": p99, "max": MS}
+    phases = [phase(loop=loop, users=4, planned=1000 if loop == "open" else None, loop_lag_ns=lag), WARM]
+    doubts, summary = found(tmp_path, rows, phases)
+    assert summary["valid"] is True
+    if name is None:
+        assert "client_time" not in doubts
+    else:
+        assert f"{name} of the client's event loop lag is" in doubts["client_time"]["text"]
+
+
+def test_requests_sent_a_second_time_are_told_beyond_one_percent(tmp_path):
+    assert "resent" not in found(tmp_path / "a", steady(1000), [phase(resent=10), WARM])[0]
+    doubts, summary = found(tmp_path / "b", steady(1000), [phase(resent=53), WARM])
+    assert "53 of 1000 requests (5.3%) were sent a second time" in doubts["resent"]["text"]
+    assert summary["client"]["resent"] == summary["phases"][0]["resent"] == 53
+
+
 def test_a_loop_that_lags_is_client_bound(tmp_path):
     lag = {"n": 500, "p50": MS, "p99": 60 * MS, "max": 90 * MS}
     assert (
@@ -104,7 +181,86 @@ def test_a_slow_server_is_not_the_clients_fault(tmp_path):
     rows = [row(i * 10 * MS, 10 * MS + i * 5 * MS) for i in range(1000)]
     doubts, _ = found(tmp_path, rows, [phase(planned=1000, end_ns=16 * S), WARM])
     assert "client_bound" not in doubts
-    assert doubts["not_sustained"]["text"].startswith("phase steady: 66.")
+    assert "; 66.6 of 100.0 requests/s asked were answered" in doubts["not_sustained"]["text"]
+    assert (
+        "317 requests were waiting or in flight when the load ended, 167 in"
+        in doubts["not_sustained"]["text"]
+    )
+    assert not {"drift", "unsteady"} & doubts.keys()
+
+
+@pytest.mark.parametrize("service", [600 * MS, 3 * S])
+def test_a_constant_service_time_is_sustained_however_long(tmp_path, service):
+    rows = [row(i * 50 * MS, service) for i in range(200)]
+    doubts, summary = found(tmp_path, rows, [phase(planned=200, end_ns=13 * S), WARM])
+    assert "not_sustained" not in doubts
+    assert summary["total"]["achieved_per_s"] == 20.0
+
+
+def test_a_ramp_that_the_server_follows_is_sustained_and_one_it_does_not_is_not(tmp_path):
+    due = (np.sqrt(np.arange(1000) / 1000) * 10 * S).astype(int).tolist()  # 0 to 200/s
+    assert "not_sustained" not in found(tmp_path / "a", [row(at, 500 * MS) for at in due])[0]
+    free, rows = 0, []
+    for at in due:
+        free = max(free, at) + 10 * MS  # 100/s and no more
+        rows.append(row(at, free - at))
+    assert "not_sustained" in found(tmp_path / "b", rows)[0]
+
+
+def test_a_poisson_stream_near_capacity_is_sustained(tmp_path):
+    rng = np.random.default_rng(4)
+    free, rows = 0, []
+    for at in np.sort(rng.integers(0, 10 * S, 1000)).tolist():
+        free = max(free, at) + int(rng.exponential(8 * MS))
+        rows.append(row(at, free - at))
+    assert "not_sustained" not in found(tmp_path, rows)[0]
+
+
+def closed_phase(**over):
+    return [phase(loop="closed", users=4, planned=None, **over), WARM]
+
+
+def test_a_disturbance_within_a_phase_is_unsteady(tmp_path):
+    """Two seconds of ten at three times the service time: the thirds agree, the tenths do not."""
+    rows = [row(i * 10 * MS, (30 if 450 <= i < 650 else 10) * MS) for i in range(1000)]
+    for loop, phases in (("open", None), ("closed", closed_phase())):
+        doubts, summary = found(tmp_path / loop, rows, phases)
+        assert "median service time was 10 ms to 30 ms in tenths of the phase" in doubts["unsteady"]["text"]
+        assert "drift" not in doubts
+        assert summary["valid"] is True
+
+
+def test_a_rate_that_varies_is_unsteady_even_at_one_service_time(tmp_path):
+    """A closed loop whose users were held back for a while (they waited before they were answered quickly)."""
+    at = [i * 10 * MS for i in range(1000) if not (450 <= i < 550 and i % 2)]
+    text = found(tmp_path, [row(due) for due in at], closed_phase())[0]["unsteady"]["text"]
+    assert text == "phase steady: not steady: 55 to 101 answers/s"
+
+
+def test_what_is_constant_by_chance_alone_is_steady(tmp_path):
+    rng = np.random.default_rng(6)
+    for name in ("uniform", "poisson"):
+        due = (
+            [i * 5 * MS for i in range(2000)]
+            if name == "uniform"
+            else np.sort(rng.integers(0, 10 * S, 2000)).tolist()
+        )
+        rows = [row(at, int(rng.lognormal(0, 0.7) * 10 * MS)) for at in due]
+        assert "unsteady" not in found(tmp_path / name, rows)[0]
+
+
+def test_users_in_step_and_bursts_are_not_called_unsteady(tmp_path):
+    step = [row(r * S, S - MS) for r in range(10) for _ in range(40)]  # 40 users, ten rounds of a second
+    assert "unsteady" not in found(tmp_path / "step", step, closed_phase())[0]
+    bursts = [row(i // 200 * 2 * S + i % 200 * MS) for i in range(1000)]
+    assert "unsteady" not in found(tmp_path / "bursts", bursts)[0]
+
+
+def test_drift_is_not_called_unsteady_as_well(tmp_path):
+    rows = [row(i * 10 * MS, (30 if i < 400 else 10) * MS) for i in range(1000)]
+    doubts, _ = found(tmp_path, rows)
+    assert "drift" in doubts
+    assert "unsteady" not in doubts
 
 
 @pytest.mark.parametrize("loop", ["open", "closed"])
@@ -128,6 +284,10 @@ def test_warm_up_must_reach_the_concurrency(tmp_path):
     assert "4 requests were in flight, but only 2 during warm-up" in doubts["short_warmup"]["text"]
     assert "short_warmup" not in found(tmp_path / "b", steady(1000), [closed, WARM | {"max_in_flight": 4}])[0]
     assert "no warm-up phase" in found(tmp_path / "c", steady(1000), [closed])[0]["short_warmup"]["text"]
+    beside = closed | {"name": "c", "start_ns": 20 * S, "load_end_ns": 30 * S, "max_in_flight": 9, "users": 9}
+    by_chance = [phase(max_in_flight=11), beside, WARM | {"max_in_flight": 9}]
+    rows = steady(1000) + steady(1000, start=20 * S, phase=1)
+    assert "short_warmup" not in found(tmp_path / "e", rows, by_chance)[0]
     by_chance = [phase(max_in_flight=11), WARM | {"max_in_flight": 9}]
     assert "short_warmup" not in found(tmp_path / "d", steady(1000), by_chance)[0]
 
@@ -145,6 +305,56 @@ def test_counters_that_went_backwards_give_no_figures(tmp_path):
     doubts, summary = found(tmp_path, steady(1000), server=server)
     assert "model m" in doubts["counters_reset"]["text"]
     assert summary["server"]["mean_batch"] is None
+
+
+def test_a_reload_within_a_phase_loses_counts_even_if_no_counter_fell(tmp_path):
+    """A gentle warm-up leaves small counters: 444 of 600 successes are gone, and all counters rose."""
+    server = window(statistics({1: 40}), statistics({1: 196}))
+    doubts, summary = found(tmp_path, steady(600), server=server)
+    assert "phase steady: they tell of 156 successes, this run had 600" in doubts["counters_reset"]["text"]
+    told = summary["server"]
+    assert {told[key] for key in ("request_count", "mean_batch", "queue_ns_mean", "batch_sizes")} == {None}
+    slack = window(statistics({1: 40}), statistics({1: 638}))  # two answers were still on their way
+    assert "counters_reset" not in found(tmp_path / "b", steady(600), server=slack)[0]
+
+
+def test_a_version_swapped_within_a_phase_resets_too(tmp_path):
+    before, after = window(statistics({1: 40}), statistics({1: 900}, version="2"))
+    doubts, summary = found(tmp_path / "a", steady(1000), server=[before, after])
+    assert "model m" in doubts["counters_reset"]["text"]
+    assert summary["server"]["request_count"] is None
+    one_side = found(
+        tmp_path / "b", steady(1000), server=[before]
+    )  # killed, or the server is gone: not a reset
+    assert "counters_reset" not in one_side[0]
+    assert one_side[1]["server"]["request_count"] is None
+
+
+def test_a_phase_whose_counters_were_reset_is_left_out_of_the_others(tmp_path):
+    phases = [phase("a"), phase("b", start_ns=20 * S, load_end_ns=30 * S, end_ns=30 * S), WARM]
+    rows = steady(600) + steady(400, start=20 * S, phase=1)
+    server = window(statistics({1: 40}), statistics({1: 196}), phase="a")
+    server += window(statistics({1: 196}), statistics({1: 196, 4: 100}), phase="b")
+    doubts, summary = found(tmp_path, rows, phases, server=server)
+    assert "during phase a" in doubts["counters_reset"]["text"]
+    assert summary["server"]["batch_sizes"] == {"4": 100}
+
+
+def test_a_server_that_counts_nothing_was_not_reset(tmp_path):
+    nothing = {"version": "1", "inference_count": 0, "execution_count": 0}
+    assert "counters_reset" not in found(tmp_path, steady(1000), server=window(nothing, nothing))[0]
+
+
+def test_answers_from_a_cache_are_counted_and_told(tmp_path):
+    server = window(statistics({1: 0}), statistics({1: 420}, requests=1000, hits=580))
+    doubts, summary = found(tmp_path / "a", steady(1000), server=server)
+    assert (
+        "580 of 1000 requests (58 %) were answered from the server's response cache"
+        in doubts["cache_hits"]["text"]
+    )
+    assert summary["server"]["cache_hits"] == 580
+    few = window(statistics({1: 0}), statistics({1: 990}, requests=1000, hits=10))
+    assert "cache_hits" not in found(tmp_path / "b", steady(1000), server=few)[0]
 
 
 def test_batching_that_does_not_happen_is_said(tmp_path):

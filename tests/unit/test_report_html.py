@@ -14,7 +14,7 @@ from loadgen.report.charts import BINS, MOST_POINTS, bin_width_ns, charts, distr
 from loadgen.report.html import render
 from loadgen.runfile import read_run
 from tests.support.example_run import example
-from tests.support.runs import MS, S, build, phase, row, statistics, steady, window
+from tests.support.runs import MS, S, build, phase, row, running, statistics, steady, window
 
 FIXTURE = Path(__file__).parent.parent / "fixtures" / "run-format-1"
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -59,7 +59,7 @@ def test_hostile_names_and_details_stay_text(tmp_path):
 def test_the_data_survives_the_escaping(tmp_path):
     text = page(example(tmp_path / "run"))
     data = json.loads(re.search(r"const figures = (.*);\n", text)[1])
-    assert data.keys() == {"over-time", "rate", "distribution", "batches"}
+    assert data.keys() == {"over-time", "lag", "rate", "distribution", "batches"}
     assert data["batches"]["data"][0]["x"] == ["1", "2", "4", "8"]
     assert data["batches"]["data"][0]["y"] == [100, 50, 40, 20]
 
@@ -120,3 +120,29 @@ def test_batches_are_drawn_only_when_the_server_told_them(tmp_path):
     assert "batches" not in figures(build(tmp_path / "a", steady(10)))
     server = window(statistics({1: 0}), statistics({2: 5}))
     assert figures(build(tmp_path / "b", steady(10), server=server))["batches"]["data"][0]["y"] == [5]
+
+
+def test_lag_is_drawn_over_time_beside_latency(tmp_path):
+    rows = steady(500) + [row(5 * S + i * 10 * MS, 10 * MS, 40 * MS) for i in range(500)]
+    drawn = figures(build(tmp_path / "run", rows))
+    assert list(drawn)[:2] == ["over-time", "lag"]
+    p99 = next(t for t in drawn["lag"]["data"] if t["name"].startswith("P99"))
+    late = dict(zip(p99["x"], p99["y"], strict=True))
+    assert {y for x, y in late.items() if x > 5.1} == {40.0}
+    assert {y for x, y in late.items() if x < 4.9} == {0.001}
+    assert drawn["lag"]["layout"]["yaxis"]["title"]["text"] == "lag, due to sent (ms)"
+    assert '<div id="lag">' in page(tmp_path / "run")
+
+
+def test_a_killed_run_has_dashes_where_nobody_knows(tmp_path):
+    text = page(build(tmp_path / "run", steady(10), [running()], status="running"))
+    assert "at most - requests in flight" in text
+    assert "- CPU a request (- of a core)" in text
+
+
+def test_resent_and_cached_requests_stand_in_the_page(tmp_path):
+    server = window(statistics({1: 0}), statistics({1: 420}, requests=1000, hits=580))
+    path = build(tmp_path / "run", steady(1000), [phase(resent=53, reconnects=53)], server=server)
+    text = page(path)
+    assert "580 of 1000 requests were answered from its response cache" in text
+    assert "53 requests sent a second time, 53 connections ended by the server" in text

@@ -1,14 +1,16 @@
 import io
+import re
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from loadgen.analysis.summary import summarise
+from loadgen.records import Outcome
 from loadgen.report.text import print_summary
-from loadgen.report.words import figure, observed, rate, share
+from loadgen.report.words import cores, figure, observed, rate, share
 from tests.support.example_run import example
-from tests.support.runs import build, phase, row, steady
+from tests.support.runs import build, phase, row, statistics, steady, window
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -101,3 +103,26 @@ def test_figures_carry_units():
     assert figure("items/s", 80) == "80.0/s"
     assert (figure("mean batch", 4.5), figure("lag", None)) == ("4.50", "-")
     assert (share(0.004), share(0.5), share(0)) == ("<1%", "50%", "0%")
+
+
+def test_what_never_left_the_client_is_told_from_what_was_sent(tmp_path):
+    rows = steady(20) + [row(i, None, outcome=Outcome.CONNECT) for i in range(30)]
+    text = shown(summarise(build(tmp_path / "run", rows)))
+    assert re.search(r"tried +sent +ok +failed\n.*\nsteady .* 50 +20 +20 +30\n", text)
+    assert "tried" not in shown(summarise(build(tmp_path / "b", steady(20))))
+
+
+def test_cpu_is_also_a_share_of_a_core_and_trouble_with_connections_is_told(tmp_path):
+    told = phase(cpu_ns=68_800_000, resent=53, reconnects=60, conn_waits=3)
+    text = " ".join(shown(summarise(build(tmp_path / "run", steady(80), [told]))).split())
+    assert "CPU 860 us a request (<1% of a core)" in text
+    assert (
+        "53 requests sent a second time, 60 connections ended by the server, 3 waits for a connection" in text
+    )
+    assert (cores(0.5), cores(1.62), cores(None)) == ("50% of a core", "1.6 cores", "- of a core")
+
+
+def test_cache_hits_stand_beside_the_batches(tmp_path):
+    server = window(statistics({1: 0}), statistics({1: 420}, requests=1000, hits=580))
+    text = shown(summarise(build(tmp_path / "run", steady(1000), server=server)))
+    assert "server  580 of 1000 requests (58%) were answered from its response cache" in text

@@ -1,0 +1,151 @@
+"""Whether a phase was one state of the server: sustained, without drift, steady.
+
+Three doubts, of which a phase gets at most one of the last two, and none of them beside `not_sustained`, which
+explains both.  Medians are of service, the server's side.
+
+* not_sustained (open loop): the backlog, requests due and not yet answered, grew.  Its mean over the last tenth
+  of the load is compared with that over the tenth around the middle, scaled by the rates of arrival there (a
+  ramp has more in flight at its end without falling behind).  It grew when it did so by more than BEHIND of the
+  arrivals in between, and by more than chance (three standard deviations of two Poisson counts).  A long but
+  constant service time has a constant backlog; one straggler is one request.
+* drift: the medians of the first and the last third differ by more than DRIFT.
+* unsteady: in any of ten equal windows the median differs from the phase's by more than DRIFT, beyond what
+  its own sample explains (four standard deviations, from order statistics), or the rate of answers by more than a
+  quarter and four standard deviations of a count.  Only where at least 30 successes fall in a window and
+  a window is longer than five median latencies (else users that move in step look like a changing rate).
+  The reason for a quarter: a figure that moves by that much within its own phase does not carry over to another.
+
+Both of the latter need a rate that was meant to be constant.  This module must not know the client's figures.
+"""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.analysis.frame import Frame, Ints
+from loadgen.analysis.percentiles import quantile
+from loadgen.records import Doubt
+from loadgen.units import show_ns
+
+BEHIND = 0.05
+DRIFT, DRIFT_LEAST = 1.5, 30  # between medians; requests in each third
+WINDOWS, RATE_VARIES, LATENCIES = 10, 0.25, 5
+
+
+def doubts(told: dict[str, Any], figures: dict[str, Any], rows: Frame, finished: bool) -> list[Doubt]:
+    """Of one measured phase that started: what run.json says of it, its figures, its rows."""
+    start, end = told["start_ns"], told.get("load_end_ns")
+    if end is None or end <= start:
+        return []
+    if finished and told["loop"] == "open" and (found := _not_sustained(told, figures, rows, start, end)):
+        return found
+    is_open = told["loop"] == "open"
+    drift = [] if is_open and not _same_ends(rows.due_ns, start, end) else _drift(told, rows, start, end)
+    if drift or (is_open and not _constant(rows.due_ns, start, end)):
+        return drift
+    return _unsteady(told, rows, start, end)
+
+
+def backlog(rows: Frame, start: int, end: int) -> float:
+    """The mean number of requests between due and done over [start, end)."""
+    inside = np.minimum(rows.done_ns, end) - np.maximum(rows.due_ns, start)
+    return float(np.clip(inside, 0, None).sum()) / max(1, end - start)
+
+
+def _not_sustained(
+    told: dict[str, Any], figures: dict[str, Any], rows: Frame, start: int, end: int
+) -> list[Doubt]:
+    tenth = (end - start) // 10
+    middle = (start + 9 * tenth // 2, start + 11 * tenth // 2)
+    last = (end - tenth, end)
+    ok = rows.where(rows.ok)  # what failed has doubts of its own
+    before, after = backlog(ok, *middle), backlog(ok, *last)
+    arrived = [int(((rows.due_ns >= a) & (rows.due_ns < b)).sum()) for a, b in (middle, last)]
+    scale = max(1.0, arrived[1] / arrived[0]) if arrived[0] else 1.0
+    grew = after - before * scale
+    between = int(((rows.due_ns >= sum(middle) // 2) & (rows.due_ns < end)).sum())
+    if grew <= BEHIND * between or grew <= 3 * float(np.sqrt(after + before)):
+        return []
+    text = (
+        f"phase {told['name']}: {after:.0f} requests were waiting or in flight when the load ended, {before:.0f} in "
+        f"the middle of it; {figures['achieved_per_s'] or 0:.1f} of {figures['offered_per_s'] or 0:.1f} requests/s "
+        "asked were answered"
+    )
+    hint = "a queue was building up: latencies here grow with the length of the phase"
+    return [Doubt("not_sustained", text, hint)]
+
+
+def _same_ends(due: Ints, start: int, end: int) -> bool:
+    """Whether as many requests were due in the first third as in the last, give or take chance."""
+    first, _, last = _counts(due, start, end, 3).tolist()
+    return bool(abs(first - last) <= 4 * float(np.sqrt(first + last)))
+
+
+def _constant(due: Ints, start: int, end: int) -> bool:
+    """Whether arrivals came at one rate all along, give or take chance: no ramp, no burst."""
+    counts = _counts(due, start, end, WINDOWS)
+    mean = float(counts.mean())
+    return bool(np.abs(counts - mean).max() <= 4 * np.sqrt(mean) + 1)
+
+
+def _counts(at: Ints, start: int, end: int, parts: int) -> npt.NDArray[np.int64]:
+    return np.histogram(at, np.linspace(start, end, parts + 1))[0].astype(np.int64)
+
+
+def _drift(told: dict[str, Any], rows: Frame, start: int, end: int) -> list[Doubt]:
+    ok, third = rows.where(rows.ok & rows.sent), (end - start) // 3
+    at = ok.due_ns if told["loop"] == "open" else ok.sent_ns
+    first, last = ok.service_ns[at < start + third], ok.service_ns[at >= end - third]
+    if min(first.size, last.size) < DRIFT_LEAST:
+        return []
+    a, b = quantile(first, 0.5) or 0, quantile(last, 0.5) or 0
+    if max(a, b) <= DRIFT * min(a, b):
+        return []
+    text = (
+        f"phase {told['name']}: median service time went from {show_ns(a)} in the first third "
+        f"to {show_ns(b)} in the last"
+    )
+    hint = "warm up for longer" if a > b else "the server slowed down: no steady state, lower the rate"
+    return [Doubt("drift", text, hint)]
+
+
+def _unsteady(told: dict[str, Any], rows: Frame, start: int, end: int) -> list[Doubt]:
+    ok = rows.where(rows.ok & rows.sent)
+    edges = np.linspace(start, end, WINDOWS + 1)
+    at = ok.due_ns if told["loop"] == "open" else ok.sent_ns
+    parts = [ok.service_ns[(at >= a) & (at < b)] for a, b in pairwise(edges)]
+    whole, latency = quantile(ok.service_ns, 0.5), quantile(ok.latency_ns, 0.5)
+    if whole is None or latency is None or sum(part.size for part in parts) < DRIFT_LEAST * WINDOWS:
+        return []
+    reasons = []
+    medians = [quantile(part, 0.5) or 0 for part in parts if part.size >= DRIFT_LEAST]
+    if any(_off(part, whole) for part in parts):
+        reasons.append(
+            f"median service time was {show_ns(min(medians))} to {show_ns(max(medians))} in tenths of the phase"
+        )
+    cycle = latency + (told.get("think_ns") or 0)
+    if (end - start) / WINDOWS >= LATENCIES * cycle:
+        answers = _counts(
+            ok.done_ns, start + latency, end, WINDOWS - 1
+        )  # before it nothing could be answered
+        mean = float(answers.mean())
+        allowed = max(RATE_VARIES * mean, 4 * float(np.sqrt(mean)))
+        if np.abs(answers - mean).max() > allowed:
+            per_s = answers * (WINDOWS - 1) * 1e9 / (end - start - latency)
+            reasons.append(f"{per_s.min():.3g} to {per_s.max():.3g} answers/s")
+    if not reasons:
+        return []
+    hint = "see latency over time in report.html; find what disturbed the server, or measure for longer"
+    return [Doubt("unsteady", f"phase {told['name']}: not steady: {'; '.join(reasons)}", hint)]
+
+
+def _off(part: Ints, whole: int) -> bool:
+    """Whether a window's median is beyond DRIFT of the phase's, four standard deviations of its rank away."""
+    n = int(part.size)
+    if n < DRIFT_LEAST:
+        return False
+    ordered, half = np.sort(part), 2 * float(np.sqrt(n))
+    low, high = ordered[max(0, int(n / 2 - half))], ordered[min(n - 1, int(n / 2 + half))]
+    return bool(low > DRIFT * whole or high * DRIFT < whole)
