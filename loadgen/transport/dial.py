@@ -70,6 +70,7 @@ class Dialer(Generic[LinkT]):
         "_tls",
         "_trial",
         "_wanting",
+        "_why",
         "now_ns",
         "opened",
     )
@@ -101,6 +102,7 @@ class Dialer(Generic[LinkT]):
         self._tasks: set[asyncio.Task[None]] = set()
         self._strikes = 0  # rounds in a row that came to nothing
         self._pause_until_ns = 0
+        self._why: tuple[Outcome, str] | None = None  # of the last failure; None after a success
         self._trial: LinkT | bool = False  # after a pause: the one new connection, True before it is open
         self._quickest_ns = 2**62
         self._timer: asyncio.TimerHandle | None = None
@@ -115,6 +117,12 @@ class Dialer(Generic[LinkT]):
     def race_ns(self) -> int:
         """See `race`."""
         return race(self._quickest_ns)
+
+    def given_up(self, outcome: Outcome, words: str) -> tuple[Outcome, str]:
+        """How a request ends that is given up unsent: out of time while nobody lets us in is the door's fault."""
+        if outcome is Outcome.TIMEOUT and self._why is not None and self._strikes > _FREE:
+            return self._why
+        return outcome, words
 
     def want(self, attempts: int) -> None:
         """Brings the attempts under way to this number; while pausing to one, when the pause is over."""
@@ -141,12 +149,16 @@ class Dialer(Generic[LinkT]):
         """The server ended a connection that had answered nothing; the rest is for those who wait for one."""
         if self.now_ns() - link.opened_ns < AT_ONCE_NS:
             self._strike()
-            self._failed(outcome, words)
+            self._fail(outcome, words)
+
+    def _fail(self, outcome: Outcome, words: str) -> None:
+        self._why = outcome, words
+        self._failed(outcome, words)
 
     def answered(self) -> None:
         """A new connection gave its first answer, or lasts: there is somebody."""
         paused = self._strikes > _FREE
-        self._strikes, self._trial = 0, False
+        self._strikes, self._trial, self._why = 0, False, None
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -195,7 +207,7 @@ class Dialer(Generic[LinkT]):
             if not isinstance(why, TimeoutError):  # a silent server slows us down as it is
                 self._strike()
             self._trial = False
-            self._failed(*reason(why, self._target, self._timeout_ns))
+            self._fail(*reason(why, self._target, self._timeout_ns))
         else:
             self._tasks.discard(me)
             if self._trial:

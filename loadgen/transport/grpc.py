@@ -364,9 +364,8 @@ class GrpcTransport:
                 link.transport.close()
         elif token in self.queue:
             stream = self.queue.pop(token)
-            self.on_reply(
-                token, stream.sent_ns, 0, now, outcome, 0, 0, "given up before any connection had room"
-            )
+            outcome, words = self.dialer.given_up(outcome, "given up before any connection had room")
+            self.on_reply(token, stream.sent_ns, 0, now, outcome, 0, 0, words)
 
     def made(self, link: "_Connection") -> None:
         """A connection exists (it may not be open yet)."""

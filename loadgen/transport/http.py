@@ -357,10 +357,12 @@ class HttpTransport:
             link.end(now, outcome, 0, f"given up after {waited}: {came}")
         elif token in self.queue:
             del self.queue[token]
-            self.on_reply(token, 0, 0, now, outcome, 0, 0, "given up before any connection was free")
+            outcome, words = self.dialer.given_up(outcome, "given up before any connection was free")
+            self.on_reply(token, 0, 0, now, outcome, 0, 0, words)
         elif token in self._again:
             _, sent_ns = self._again.pop(token)
-            self.on_reply(token, sent_ns, 0, now, outcome, 0, 0, "given up while connecting once more")
+            outcome, words = self.dialer.given_up(outcome, "given up while connecting once more")
+            self.on_reply(token, sent_ns, 0, now, outcome, 0, 0, words)
 
     def made(self, link: "_Connection") -> None:
         """A connection exists (it may not be open yet)."""
