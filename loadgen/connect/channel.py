@@ -48,7 +48,7 @@ class OfficialChannel:
                 address, options = self._target.authority, list[tuple[str, Any]](_OPTIONS)
                 if self._bridge is not None:
                     address = await self._bridge.open()
-                    options.append(("grpc.default_authority", self._target.authority))
+                options.append(("grpc.default_authority", self._options.authority(self._target)))
                 self._channel = grpc.aio.insecure_channel(address, options)
             return self._channel
 

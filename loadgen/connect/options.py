@@ -19,8 +19,9 @@ Headers = tuple[tuple[str, str], ...]
 
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
 _METADATA = re.compile(r"[0-9a-z_.\-]+")
-_OURS = ("connection", "content-length", "content-type", "host", "inference-header-content-length", "te",
+_OURS = ("connection", "content-length", "content-type", "inference-header-content-length", "te",
          "transfer-encoding")  # fmt: skip
+_HOST = re.compile(r"(?:[0-9A-Za-z._~\-]+|\[[0-9A-Fa-f:.]+\])(?::[0-9]{1,5})?")
 _ENCRYPTED = "it is protected by a password; write it without one (openssl pkey -in KEY -out PLAIN)"
 
 
@@ -32,7 +33,8 @@ class _PasswordAskedError(Exception):
 class ConnectOptions:
     """Headers as (name, value); `cacert` replaces the system's authorities; `cert` and `key` are ours.
 
-    `key` may be left out when `cert` holds both.  `insecure` accepts whatever certificate comes.  Raises
+    A `Host` header takes the place of the target's own (gRPC: of :authority): gateways route by it.  TLS goes by
+    the target's name all the same.  `key` may be left out when `cert` holds both.  `insecure` accepts whatever certificate comes.  Raises
     LoadgenError for what cannot be; files are read by `ssl_context`.
     """
 
@@ -45,6 +47,8 @@ class ConnectOptions:
     def __post_init__(self) -> None:
         for name, value in self.headers:
             _check_header(name, value)
+        if sum(name.lower() == "host" for name, _ in self.headers) > 1:
+            raise LoadgenError("header Host: there can be only one")
         if self.key is not None and self.cert is None:
             raise LoadgenError(f"--key {self.key}: a key is of no use without its certificate (--cert)")
         if self.insecure and self.cacert is not None:
@@ -70,11 +74,16 @@ class ConnectOptions:
         return self.headers if target.protocol != "grpc" else tuple(map(_metadata, self.headers))
 
     def grpcio_metadata(self) -> tuple[tuple[str, str | bytes], ...]:
-        """For the official gRPC library, which encodes the bytes of `-bin` names itself."""
+        """For the official gRPC library, which encodes `-bin` names itself and takes the host otherwise."""
         return tuple(
             (name, _decoded(name, value) if name.endswith("-bin") else value)
             for name, value in map(_metadata, self.headers)
+            if name != "host"
         )
+
+    def authority(self, target: Target) -> str:
+        """What requests say they are for: the `Host` header, else the target's host and port."""
+        return next((value for name, value in self.headers if name.lower() == "host"), target.authority)
 
     def tls_for(self, target: Target) -> ssl.SSLContext | None:
         """None for a target without TLS."""
@@ -117,6 +126,8 @@ def _check_header(name: str, value: str) -> None:
         raise LoadgenError(f"header {name}: loadgen sets it itself, as it does {', '.join(_OURS)}")
     if not value.isascii() or not value.isprintable():
         raise LoadgenError(f"header {name}: its value must be one line of printable ASCII (it is not shown)")
+    if name.lower() == "host" and _HOST.fullmatch(value) is None:
+        raise LoadgenError("header Host: its value is a name or address, with :port or without (it is not shown)")
 
 
 def _metadata(header: tuple[str, str]) -> tuple[str, str]:

@@ -1,6 +1,6 @@
-"""Opening connections: names, time limits, TLS.  It must not know requests.
+"""Opening connections: names, time limits, TLS, and not knocking without end where nobody opens.
 
-Proxies are never used: a load test must not measure one.
+Proxies are never used: a load test must not measure one.  It must not know requests.
 """
 
 import asyncio
@@ -11,49 +11,85 @@ from typing import Generic, TypeVar
 
 from loadgen.connect.words import reason
 from loadgen.records import LoadgenError, Outcome
+from loadgen.seams import Clock
 from loadgen.target import Target
 from loadgen.wire.errors import ProtocolError
 
 CONNECT_TIMEOUT_NS = 5_000_000_000
+AT_ONCE_NS = 50_000_000  # a connection ended by the server this soon, unanswered, was never meant to serve
+_FREE = 2  # failures in a row that are put down to chance
+_FIRST_NS, _LONGEST_NS = 10_000_000, 1_000_000_000  # how long nobody dials after that: doubles up to this
+_RACE_NS, _LONGEST_RACE_NS = 10_000_000, 100_000_000
 
 
 class Link(asyncio.Protocol):
-    """What the dialer asks of a connection: `ready`, when not None, is awaited before it counts as open."""
+    """What the dialer asks of a connection: `ready`, when not None, is awaited before it counts as open.
 
-    __slots__ = ("ready",)
+    The dialer sets `opened_ns` when it counts as open.
+    """
+
+    __slots__ = ("opened_ns", "ready")
 
     ready: "asyncio.Future[None] | None"
+    opened_ns: int  # 0 before
 
 
 LinkT = TypeVar("LinkT", bound=Link)
 
 
+def race(connect_ns: int) -> int:
+    """How long after a send the end of the connection may still be news from before that send.
+
+    A connection that the server closed before our request reached it is told so within one round trip, and
+    the quickest connect took one round trip or more.  Twice that, and never less than 10 ms, leaves room for
+    busy event loops; above 100 ms no network is to blame.  What is lost later, the server had taken.
+    """
+    return min(max(2 * connect_ns, _RACE_NS), _LONGEST_RACE_NS)
+
+
 class Dialer(Generic[LinkT]):
-    """Opens connections one by one.  The address that answered first is kept for all later ones."""
+    """Opens connections one by one.  The address that answered first is kept for all later ones.
+
+    While new connections come to nothing (refused, or closed at once without an answer), one attempt at a
+    time is made, after pauses that double from 10 ms to 1 s.  A first answer on a new connection, or one that
+    lasts, ends that.
+    """
 
     __slots__ = (
         "_address",
         "_failed",
         "_make",
         "_opened",
+        "_pause_until_ns",
+        "_quickest_ns",
+        "_strikes",
         "_target",
         "_tasks",
         "_timeout_ns",
+        "_timer",
         "_tls",
+        "_trial",
+        "_wanting",
+        "_why",
+        "now_ns",
         "opened",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whom to call, and how to connect
         self,
         target: Target,
+        clock: Clock,
         tls: ssl.SSLContext | None,
         timeout_ns: int,
         make: Callable[[], LinkT],
         opened: Callable[[LinkT], None],
         failed: Callable[[Outcome, str], None],
+        wanting: Callable[[], None],
         alpn: str,
     ) -> None:
+        """`wanting` is called when more attempts may be made than before: ask for those still needed."""
         self._target = target
+        self.now_ns = clock.now_ns
         self._tls = (tls or ssl.create_default_context()) if target.tls else None
         if self._tls is not None:
             self._tls.set_alpn_protocols([alpn])
@@ -61,8 +97,15 @@ class Dialer(Generic[LinkT]):
         self._make = make
         self._opened = opened
         self._failed = failed
+        self._wanting = wanting
         self._address: tuple[str, int] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._strikes = 0  # rounds in a row that came to nothing
+        self._pause_until_ns = 0
+        self._why: tuple[Outcome, str] | None = None  # of the last failure; None after a success
+        self._trial: LinkT | bool = False  # after a pause: the one new connection, True before it is open
+        self._quickest_ns = 2**62
+        self._timer: asyncio.TimerHandle | None = None
         self.opened = 0
 
     @property
@@ -70,11 +113,67 @@ class Dialer(Generic[LinkT]):
         """Attempts under way."""
         return len(self._tasks)
 
+    @property
+    def race_ns(self) -> int:
+        """See `race`."""
+        return race(self._quickest_ns)
+
+    def given_up(self, outcome: Outcome, words: str) -> tuple[Outcome, str]:
+        """How a request ends that is given up unsent: out of time while nobody lets us in is the door's fault."""
+        if outcome is Outcome.TIMEOUT and self._why is not None and self._strikes > _FREE:
+            return self._why
+        return outcome, words
+
+    def want(self, attempts: int) -> None:
+        """Brings the attempts under way to this number; while pausing to one, when the pause is over."""
+        if self._strikes <= _FREE:
+            while len(self._tasks) < attempts:
+                self.dial()
+        elif attempts > 0 and not (self._tasks or self._trial or self._timer):
+            rest = self._pause_until_ns - self.now_ns()
+            self._timer = asyncio.get_running_loop().call_later(max(0, rest) / 1e9, self._try_one)
+
+    def _try_one(self) -> None:
+        self._timer = None
+        if not self._tasks:
+            self._trial = True
+            self.dial()
+
     def dial(self) -> None:
         """Starts an attempt; `opened` or `failed` is called from the loop, after `opening` went down."""
         task = asyncio.get_running_loop().create_task(self._attempt())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+
+    def ended(self, link: Link, outcome: Outcome, words: str) -> None:
+        """The server ended a connection that had answered nothing; the rest is for those who wait for one."""
+        if self.now_ns() - link.opened_ns < AT_ONCE_NS:
+            self._strike()
+            self._fail(outcome, words)
+
+    def _fail(self, outcome: Outcome, words: str) -> None:
+        self._why = outcome, words
+        self._failed(outcome, words)
+
+    def answered(self) -> None:
+        """A new connection gave its first answer, or lasts: there is somebody."""
+        paused = self._strikes > _FREE
+        self._strikes, self._trial, self._why = 0, False, None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if paused:
+            self._wanting()
+
+    def _strike(self) -> None:
+        now = self.now_ns()
+        self._trial = False
+        if now < self._pause_until_ns:  # one of many that were under way
+            return
+        self._strikes += 1
+        if self._strikes > _FREE:
+            doubled = _FIRST_NS << min(self._strikes - _FREE - 1, 10)
+            self._pause_until_ns = now + min(doubled, _LONGEST_NS)
 
     async def first(self) -> None:
         """Opens one connection and waits for it.  Raises LoadgenError when no server answers."""
@@ -92,6 +191,8 @@ class Dialer(Generic[LinkT]):
 
     async def close(self) -> None:
         """Gives up the attempts that are under way."""
+        if self._timer is not None:
+            self._timer.cancel()
         for task in self._tasks:
             task.cancel()
         await self.settle()
@@ -103,10 +204,20 @@ class Dialer(Generic[LinkT]):
             link = await self._connect()
         except (OSError, ProtocolError) as why:
             self._tasks.discard(me)
-            self._failed(*reason(why, self._target, self._timeout_ns))
+            if not isinstance(why, TimeoutError):  # a silent server slows us down as it is
+                self._strike()
+            self._trial = False
+            self._fail(*reason(why, self._target, self._timeout_ns))
         else:
             self._tasks.discard(me)
+            if self._trial:
+                self._trial = link
+                asyncio.get_running_loop().call_later(AT_ONCE_NS / 1e9, self._lasts, link)
             self._opened(link)
+
+    def _lasts(self, link: LinkT) -> None:
+        if self._trial is link:
+            self.answered()
 
     async def _connect(self) -> LinkT:
         async with asyncio.timeout(self._timeout_ns / 1e9):
@@ -129,9 +240,12 @@ class Dialer(Generic[LinkT]):
     async def _connect_to(self, host: str, port: int) -> LinkT:
         loop = asyncio.get_running_loop()
         name = self._target.host if self._tls is not None else None
+        began = self.now_ns()
         transport, link = await loop.create_connection(
             self._make, host, port, ssl=self._tls, server_hostname=name
         )
+        took = self.now_ns() - began  # with TLS two round trips or more
+        self._quickest_ns = min(self._quickest_ns, took // 2 if self._tls is not None else took)
         if link.ready is not None:
             try:
                 await link.ready
@@ -139,6 +253,7 @@ class Dialer(Generic[LinkT]):
                 transport.abort()
                 raise
         self.opened += 1
+        link.opened_ns = self.now_ns()
         return link
 
 

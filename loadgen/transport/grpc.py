@@ -33,11 +33,12 @@ from loadgen.wire.hpack_lite import SUCCESS, Blocks, encode_call
 MESSAGE_LIMIT = 2**31 - 1
 TRIES = 5  # times that a server may refuse a stream unprocessed before we believe it
 _ENHANCE_YOUR_CALM = 11
+_BATCH = 16  # calls sent while answers are read leave together, at most this many
 _OK = Outcome.OK
 
 
 class _Connection(Link):
-    __slots__ = ("_now", "_owner", "corked", "gone", "h2", "transport", "write")
+    __slots__ = ("_now", "_owner", "corked", "gone", "h2", "proven", "transport", "unsent", "write")
 
     transport: asyncio.Transport
     write: Callable[[bytes], None]
@@ -48,7 +49,10 @@ class _Connection(Link):
         self._now = owner.now_ns
         self.h2 = H2Connection(owner.blocks)
         self.gone = False
-        self.corked = False
+        self.opened_ns = 0
+        self.proven = False  # it has answered a call, however
+        self.corked = False  # what is sent now goes to h2.out, and into `unsent`: it has no sent_ns yet
+        self.unsent: list[Stream] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         no_delay(transport)
@@ -68,8 +72,12 @@ class _Connection(Link):
             return
         if h2.out:
             self._control()
-        # what the callbacks send on this connection leaves in one write: the rest of the batch costs less
-        # than a system call each would
+        if ended and not self.proven:
+            self._prove(ended)
+        if h2.retiring:
+            self._owner.retire(self, Outcome.REJECTED, f"the server takes no calls: {h2.farewell}")
+        # what the callbacks send on this connection leaves in few writes: a system call each would cost more
+        # than the callbacks do; it is stamped when it leaves
         self.corked = True
         try:
             for stream in ended:
@@ -83,17 +91,25 @@ class _Connection(Link):
                 owner.serve()
         finally:
             self.corked = False
-            if h2.out and not self.gone:
-                self.write(h2.take())
+            if h2.out:
+                self.flush()
         if h2.retiring:
             self._retire()
 
-    def put(self, data: bytes) -> None:
-        """Writes now, or with the rest of the batch."""
-        if self.corked:
-            self.h2.out.append(data)
-        else:
-            self.write(data)
+    def _prove(self, ended: list[Stream]) -> None:
+        self.proven = any(not isinstance(stream.end, Reset) for stream in ended)
+        if self.proven:
+            self._owner.dialer.answered()
+
+    def flush(self) -> None:
+        """Writes what was held back."""
+        if self.unsent:
+            now = self._now()
+            for stream in self.unsent:
+                stream.sent_ns = now
+            self.unsent.clear()
+        if not self.gone:
+            self.write(self.h2.take())
 
     def _control(self) -> None:
         """Writes what framing itself has to say; the first of it answers the peer's SETTINGS."""
@@ -104,7 +120,6 @@ class _Connection(Link):
     def _retire(self) -> None:
         if self.ready is not None and not self.ready.done():
             self.ready.set_result(None)  # the owner sees that it is gone
-        self._owner.retire(self)
         if not self.h2.streams and not self.gone:
             self.gone = True
             self.transport.close()
@@ -116,6 +131,7 @@ class _Connection(Link):
         self.gone = True
         self.write(goodbye(why.code, words))
         self.transport.close()
+        self._owner.retire(self, Outcome.CONNECT, words)
         for stream in self.h2.ended:
             self._owner.ended(stream, now, self.h2.farewell)
         self._lose(now, Outcome.PROTOCOL, words)
@@ -127,13 +143,13 @@ class _Connection(Link):
         if not self.gone:
             self.gone = True
             self._owner.reconnects += 1
+        self._owner.retire(self, Outcome.CONNECT, "the server ended a new connection without an answer")
         self._lose(self._now(), Outcome.STREAM_ENDED_EARLY, words)
         self._owner.forget(self)
 
     def _lose(self, now: int, outcome: Outcome, words: str) -> None:
         if self.ready is not None and not self.ready.done():
             self.ready.set_exception(ProtocolError(words))
-        self._owner.retire(self)
         streams = list(self.h2.streams.values())
         self.h2.streams.clear()
         for stream in streams:
@@ -145,7 +161,8 @@ class GrpcTransport:
     """Calls go round the open connections; when all are full another is opened.
 
     Counters: connections_opened, reconnects (connections that the server ended), resent (calls that the
-    server had not processed, sent once more), waiting, in_flight.
+    server had not processed, sent once more), conn_waits (calls that no open connection could take at once),
+    waiting, in_flight.
     """
 
     on_body: Callable[[int, bytes], None] | None
@@ -170,18 +187,19 @@ class GrpcTransport:
         self._open_links: list[_Connection] = []  # those that take new calls
         self._turn: Iterator[_Connection] = itertools.cycle(())
         self._links: set[_Connection] = set()
-        self._dialer: Dialer[_Connection] = Dialer(
-            target, tls, connect_timeout_ns, lambda: _Connection(self), self._opened, self._failed, "h2"
-        )
+        self.dialer: Dialer[_Connection] = Dialer(
+            target, clock, tls, connect_timeout_ns, lambda: _Connection(self), self._opened, self._failed,
+            self.want, "h2",
+        )  # fmt: skip
         self._room = 1  # calls that a new connection will take, as far as we know
         self._closed = False
         self._all_gone: asyncio.Future[None] | None = None
-        self.reconnects = self.resent = 0
+        self.reconnects = self.resent = self.conn_waits = 0
 
     @property
     def connections_opened(self) -> int:
         """Connections made since the start."""
-        return self._dialer.opened
+        return self.dialer.opened
 
     @property
     def waiting(self) -> int:
@@ -216,10 +234,10 @@ class GrpcTransport:
         self.on_reply = receiver.on_reply
         self._loop = asyncio.get_running_loop()
         if not self._links:
-            await self._dialer.first()
+            await self.dialer.first()
         for _ in range(connections - len(self._links)):
-            self._dialer.dial()
-        await self._dialer.settle()
+            self.dialer.dial()
+        await self.dialer.settle()
 
     def send(self, token: int, prepared: Call) -> None:
         stream = Stream(token, prepared)
@@ -231,10 +249,14 @@ class GrpcTransport:
             if len(h2.streams) < h2.limit:
                 stream.link = link
                 self.flying[token] = stream
-                stream.sent_ns = self.now_ns()
                 if link.corked:
                     h2.out.append(h2.request(stream))
+                    unsent = link.unsent
+                    unsent.append(stream)
+                    if len(unsent) >= _BATCH:
+                        link.flush()
                 else:
+                    stream.sent_ns = self.now_ns()
                     link.write(h2.request(stream))
                 return
         self._send_slowly(stream)
@@ -248,7 +270,9 @@ class GrpcTransport:
             return
         self.queue[stream.token] = stream
         self.serve()
-        self.want()
+        if stream.token in self.queue:
+            self.conn_waits += 1
+            self.want()
 
     def serve(self) -> None:
         """Gives waiting calls to connections with room, oldest first."""
@@ -258,15 +282,21 @@ class GrpcTransport:
                 token, stream = self.queue.popitem(last=False)
                 stream.link = link
                 self.flying[token] = stream
-                stream.sent_ns = stream.sent_ns or self.now_ns()
-                link.put(h2.request(stream))
+                if stream.tries:
+                    self.resent += 1
+                if link.corked:
+                    h2.out.append(h2.request(stream))
+                    if not stream.sent_ns:  # else its first sending is what counts
+                        link.unsent.append(stream)
+                else:
+                    stream.sent_ns = stream.sent_ns or self.now_ns()
+                    link.write(h2.request(stream))
 
     def want(self) -> None:
         """Opens as many connections as the waiting calls need, unless the server takes no calls for now."""
         if self._closed or any(not (link.h2.limit or link.h2.retiring) for link in self._open_links):
             return
-        while self._dialer.opening * self._room < len(self.queue):
-            self._dialer.dial()
+        self.dialer.want(-(-len(self.queue) // self._room))
 
     def ended(self, stream: Stream, now: int, farewell: str) -> None:
         """Anything but a plain success: what it is called, and whether it may be sent again."""
@@ -293,7 +323,6 @@ class GrpcTransport:
             del self.flying[stream.token]
             self.queue[stream.token] = again
             self.queue.move_to_end(stream.token, last=False)
-            self.resent += 1
             self.serve()
             self.want()
             return
@@ -317,6 +346,8 @@ class GrpcTransport:
         stream = self.flying.get(token)
         if stream is not None:
             link: _Connection = stream.link
+            if link.unsent:
+                link.flush()
             link.h2.cancel(stream)
             if not link.gone and not link.corked:
                 link.write(link.h2.take())
@@ -333,9 +364,8 @@ class GrpcTransport:
                 link.transport.close()
         elif token in self.queue:
             stream = self.queue.pop(token)
-            self.on_reply(
-                token, stream.sent_ns, 0, now, outcome, 0, 0, "given up before any connection had room"
-            )
+            outcome, words = self.dialer.given_up(outcome, "given up before any connection had room")
+            self.on_reply(token, stream.sent_ns, 0, now, outcome, 0, 0, words)
 
     def made(self, link: "_Connection") -> None:
         """A connection exists (it may not be open yet)."""
@@ -344,7 +374,8 @@ class GrpcTransport:
     def _opened(self, link: "_Connection") -> None:
         if link.gone or link.h2.retiring:
             words = link.h2.farewell or "the connection ended"
-            self._failed(Outcome.REJECTED, f"the server took no calls on a new connection: {words}")
+            words = f"the server took no calls on a new connection: {words}"
+            self.dialer.ended(link, Outcome.REJECTED, words)
             return
         self._room = max(1, link.h2.limit)
         self._open_links.append(link)
@@ -352,14 +383,19 @@ class GrpcTransport:
         self.serve()
         self.want()
 
-    def retire(self, link: "_Connection") -> None:
-        """A connection takes no new calls."""
+    def retire(self, link: "_Connection", outcome: Outcome, words: str) -> None:
+        """The server takes no new calls on a connection."""
         if link in self._open_links:
             self._open_links.remove(link)
             self._turn = itertools.cycle(self._open_links)
+            if not link.proven and not self._closed:
+                self.dialer.ended(link, outcome, words)
 
     def _failed(self, outcome: Outcome, words: str) -> None:
-        while len(self.queue) > self._dialer.opening * self._room:
+        # counted first: who is told may ask again at once
+        for _ in range(len(self.queue) - self.dialer.opening * self._room):
+            if not self.queue:
+                break
             token, stream = self.queue.popitem(last=False)
             self.on_reply(token, stream.sent_ns, 0, self.now_ns(), outcome, 0, 0, words)
 
@@ -376,7 +412,7 @@ class GrpcTransport:
         self._turn = itertools.cycle(())
         for token in [*self.queue, *self.flying]:
             self.cancel(token, Outcome.CANCELLED)
-        await self._dialer.close()
+        await self.dialer.close()
         self._all_gone = asyncio.get_running_loop().create_future()
         for link in list(self._links):
             if not link.gone:

@@ -18,7 +18,6 @@ from loadgen.units import show_ns
 from loadgen.wire.errors import ProtocolError
 from loadgen.wire.http1 import Heads, ResponseReader, encode_request, failure_words, head_fields
 
-RACE_NS = 1_000_000_000  # a close later than this after the send is no keep-alive race: the server gave up
 Entity = tuple[dict[str, str], bytes]  # header fields (names in lower case), body
 
 
@@ -34,13 +33,15 @@ class PreparedHttp:
 
 _NOTHING = PreparedHttp(b"")
 _OK = Outcome.OK
+_NEW, _AHEAD, _PROVEN = range(3)  # opened for the request in flight; opened ahead of any; has answered one
+_AT_ONCE = "the server closed a new connection without an answer"
 
 
 class _Connection(Link):
     """One connection; `token` is -1 when no request is in flight."""
 
     __slots__ = ("_busy", "_heads", "_idle", "_now", "_owner", "_plain", "_waiting", "bytes_in", "clogged",
-                 "first_ns", "fresh", "gone", "prepared", "reader", "sent_ns", "token", "transport",
+                 "first_ns", "gone", "prepared", "reader", "sent_ns", "stage", "token", "transport",
                  "write")  # fmt: skip
 
     transport: asyncio.Transport
@@ -55,9 +56,9 @@ class _Connection(Link):
         self.reader = ResponseReader(owner.heads)
         self.token = -1
         self.prepared = _NOTHING
-        self.sent_ns = self.first_ns = self.bytes_in = 0
+        self.sent_ns = self.first_ns = self.bytes_in = self.opened_ns = 0
+        self.stage = _AHEAD
         self.clogged = False  # the kernel takes no more of our request for now
-        self.fresh = False  # the request in flight had this connection opened for it
         self.gone = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -80,6 +81,8 @@ class _Connection(Link):
             sent_ns = self.sent_ns
             self.token = -1
             del self._busy[token]
+            if self.stage != _PROVEN:
+                self._prove()
             if self._waiting:
                 self._owner.serve(self)
             else:
@@ -87,6 +90,10 @@ class _Connection(Link):
             self._owner.on_reply(token, sent_ns, now, now, _OK, 200, len(data), None)
         else:
             self._read(data, now)
+
+    def _prove(self) -> None:
+        self.stage = _PROVEN
+        self._owner.dialer.answered()
 
     def _read(self, data: bytes, now: int) -> None:
         """Anything but a plain reply in one piece."""
@@ -102,6 +109,8 @@ class _Connection(Link):
             done = self.reader.feed(data)
         except ProtocolError as why:
             self.drop()
+            if self.stage != _PROVEN:
+                self._owner.dialer.ended(self, Outcome.CONNECT, str(why))
             self.end(now, Outcome.PROTOCOL, 0, str(why))
         else:
             if done:
@@ -119,7 +128,10 @@ class _Connection(Link):
             detail = failure_words(reader.body) or f"HTTP {head.status}"
         elif owner.on_body is not None:
             owner.on_body(token, (head_fields(reader.block), reader.body))
+        if self.stage != _PROVEN:
+            self._prove()
         if not head.keep_alive or reader.excess or self.clogged:
+            owner.reconnects += not head.keep_alive
             self.drop()
         self.end(now, outcome, head.status, detail)
 
@@ -163,24 +175,25 @@ class _Connection(Link):
         by_server = not self.gone
         self.gone = True
         owner = self._owner
-        if self.token < 0:
-            if by_server:
-                owner.reconnects += 1
-                if self in self._idle:
-                    self._idle.remove(self)
-            return
-        now = self._now()
-        if not self.first_ns and not self.fresh and now - self.sent_ns < RACE_NS:
+        token = self.token
+        if token < 0 and self in self._idle:
+            self._idle.remove(self)
+        if by_server:
             owner.reconnects += 1
-            token, prepared = self.token, self.prepared
+            if self.stage != _PROVEN:
+                owner.dialer.ended(self, Outcome.CONNECT, _AT_ONCE)
+        if token < 0:
+            return
+        if self.first_ns:
+            words = f"the connection ended after {self.bytes_in} bytes of the answer"
+            self.end(self._now(), Outcome.STREAM_ENDED_EARLY, 0, words)
+        elif self.stage != _NEW and self._now() - self.sent_ns < owner.dialer.race_ns:
             self.token = -1
             del self._busy[token]
-            owner.send_again(token, prepared, self.sent_ns)
-        elif self.first_ns:
-            words = f"the connection ended after {self.bytes_in} bytes of the answer"
-            self.end(now, Outcome.STREAM_ENDED_EARLY, 0, words)
+            owner.send_again(token, self.prepared, self.sent_ns)
         else:
-            self.end(now, Outcome.STREAM_ENDED_EARLY, 0, "the connection ended before the answer began")
+            words = "the connection ended before the answer began"
+            self.end(self._now(), Outcome.STREAM_ENDED_EARLY, 0, words)
 
     def pause_writing(self) -> None:
         self.clogged = True
@@ -192,8 +205,9 @@ class _Connection(Link):
 class HttpTransport:
     """Idle connections are taken last in, first out; when none is free another is opened.
 
-    Counters: connections_opened, reconnects (connections that the server ended between requests), resent
-    (requests written once more for that reason), waiting, in_flight.
+    Counters: connections_opened, reconnects (connections that the server ended), resent (requests written
+    once more, theirs having ended before it can have been read), conn_waits (requests that no open connection
+    could take at once), waiting, in_flight.
     """
 
     on_body: Callable[[int, Entity], None] | None
@@ -219,17 +233,18 @@ class HttpTransport:
             OrderedDict()
         )  # waiting for a new connection
         self._links: set[_Connection] = set()
-        self._dialer: Dialer[_Connection] = Dialer(
-            target, tls, connect_timeout_ns, lambda: _Connection(self), self._opened, self._failed, "http/1.1"
-        )
+        self.dialer: Dialer[_Connection] = Dialer(
+            target, clock, tls, connect_timeout_ns, lambda: _Connection(self), self._opened, self._failed,
+            self.want, "http/1.1",
+        )  # fmt: skip
         self._closed = False
         self._all_gone: asyncio.Future[None] | None = None
-        self.reconnects = self.resent = 0
+        self.reconnects = self.resent = self.conn_waits = 0
 
     @property
     def connections_opened(self) -> int:
         """Connections made since the start."""
-        return self._dialer.opened
+        return self.dialer.opened
 
     @property
     def waiting(self) -> int:
@@ -256,10 +271,10 @@ class HttpTransport:
         self.on_reply = receiver.on_reply
         self._loop = asyncio.get_running_loop()
         if not self._links:
-            await self._dialer.first()
+            await self.dialer.first()
         for _ in range(connections - len(self._links)):
-            self._dialer.dial()
-        await self._dialer.settle()
+            self.dialer.dial()
+        await self.dialer.settle()
 
     def send(self, token: int, prepared: PreparedHttp) -> None:
         """Tokens are not negative."""
@@ -268,7 +283,6 @@ class HttpTransport:
             link = idle.pop()
             link.token = token
             link.prepared = prepared
-            link.fresh = False
             self.busy[token] = link
             link.sent_ns = self.now_ns()
             link.write(prepared.data)
@@ -278,13 +292,14 @@ class HttpTransport:
                 self.on_reply, token, 0, 0, now, Outcome.CLIENT, 0, 0, "the transport is closed"
             )
         else:
+            self.conn_waits += 1
             self.queue[token] = prepared
             self.want()
 
     def want(self) -> None:
         """Starts an attempt for every waiting request that has none."""
-        while self._dialer.opening < len(self.queue) + len(self._again):
-            self._dialer.dial()
+        if not self._closed:
+            self.dialer.want(len(self.queue) + len(self._again))
 
     def serve(self, link: "_Connection") -> None:
         """Gives the oldest waiting request to a connection that is free."""
@@ -294,7 +309,6 @@ class HttpTransport:
     def _write(self, link: "_Connection", token: int, prepared: PreparedHttp, sent_ns: int) -> None:
         link.token = token
         link.prepared = prepared
-        link.fresh = False
         self.busy[token] = link
         link.sent_ns = sent_ns or self.now_ns()
         link.write(prepared.data)
@@ -306,25 +320,28 @@ class HttpTransport:
 
     def _opened(self, link: "_Connection") -> None:
         if link.gone:
-            self._failed(Outcome.CONNECT, "the server closed the connection as soon as it was made")
+            self.dialer.ended(link, Outcome.CONNECT, _AT_ONCE)
         elif self._again:
+            link.stage = _NEW
             token, (prepared, sent_ns) = self._again.popitem(last=False)
             self.resent += 1
             self._write(link, token, prepared, sent_ns)
-            link.fresh = True
         elif self.queue:
+            link.stage = _NEW
             self.serve(link)
-            link.fresh = True
         else:
             self.idle.append(link)
 
     def _failed(self, outcome: Outcome, words: str) -> None:
-        while len(self.queue) + len(self._again) > self._dialer.opening:
+        # counted first: who is told may ask again at once
+        for _ in range(self.waiting - self.dialer.opening):
             sent_ns = 0
             if self._again:
                 token, (_, sent_ns) = self._again.popitem(last=False)
-            else:
+            elif self.queue:
                 token, _ = self.queue.popitem(last=False)
+            else:
+                break
             self.on_reply(token, sent_ns, 0, self.now_ns(), outcome, 0, 0, words)
 
     def cancel(self, token: int, outcome: Outcome) -> None:
@@ -340,10 +357,12 @@ class HttpTransport:
             link.end(now, outcome, 0, f"given up after {waited}: {came}")
         elif token in self.queue:
             del self.queue[token]
-            self.on_reply(token, 0, 0, now, outcome, 0, 0, "given up before any connection was free")
+            outcome, words = self.dialer.given_up(outcome, "given up before any connection was free")
+            self.on_reply(token, 0, 0, now, outcome, 0, 0, words)
         elif token in self._again:
             _, sent_ns = self._again.pop(token)
-            self.on_reply(token, sent_ns, 0, now, outcome, 0, 0, "given up while connecting once more")
+            outcome, words = self.dialer.given_up(outcome, "given up while connecting once more")
+            self.on_reply(token, sent_ns, 0, now, outcome, 0, 0, words)
 
     def made(self, link: "_Connection") -> None:
         """A connection exists (it may not be open yet)."""
@@ -361,7 +380,7 @@ class HttpTransport:
         self.idle.clear()
         for token in [*self.queue, *self._again, *self.busy]:
             self.cancel(token, Outcome.CANCELLED)
-        await self._dialer.close()
+        await self.dialer.close()
         self._all_gone = asyncio.get_running_loop().create_future()
         for link in list(self._links):
             link.gone = True

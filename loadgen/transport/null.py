@@ -24,7 +24,7 @@ class NullTransport:
         self._receiver: Receiver | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self.on_body = None
-        self.connections_opened = self.reconnects = self.resent = self.waiting = 0
+        self.connections_opened = self.reconnects = self.resent = self.conn_waits = self.waiting = 0
 
     @property
     def in_flight(self) -> int:

@@ -29,6 +29,8 @@ class _Carrier(Protocol):
     connections_opened: int
     reconnects: int
     resent: int
+    conn_waits: int
+    race_ns: int  # see transport.dial.race
 
     def prepare(self, request: Request) -> PreparedReference: ...
     async def open(self, connections: int) -> None: ...
@@ -52,6 +54,7 @@ class ReferenceTransport:
         self._target = target
         self._options = options
         self._timeout_ns = connect_timeout_ns
+        self._clock = clock
         self._now = clock.now_ns
         self._carrier: _Carrier
         if target.protocol == "grpc":
@@ -76,6 +79,11 @@ class ReferenceTransport:
     def resent(self) -> int:
         """Requests written once more for that reason."""
         return self._carrier.resent
+
+    @property
+    def conn_waits(self) -> int:
+        """Requests that had a connection opened for them, as far as the library tells (gRPC: it does not)."""
+        return self._carrier.conn_waits
 
     @property
     def waiting(self) -> int:
@@ -103,15 +111,19 @@ class ReferenceTransport:
         target = self._target
         alpn = "h2" if target.protocol == "grpc" else "http/1.1"
         tls = self._options.tls_for(target)
-        await Dialer(
+        dialer = Dialer(
             target,
+            self._clock,
             tls,
             self._timeout_ns,
             _Knock,
             lambda knock: knock.transport.close(),
             lambda *_: None,
+            lambda: None,
             alpn,
-        ).first()
+        )
+        await dialer.first()
+        self._carrier.race_ns = dialer.race_ns
 
     def send(self, token: int, prepared: PreparedReference) -> None:
         """The library writes in the loop's next round."""
@@ -168,6 +180,7 @@ class _Knock(Link):
 
     def __init__(self) -> None:
         self.ready = None
+        self.opened_ns = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = transport

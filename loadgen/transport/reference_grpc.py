@@ -45,7 +45,7 @@ class GrpcCarrier:
         self._channels: list[OfficialChannel] = []
         self._methods: list[Any] = []
         self._turn: Iterator[Any] = itertools.cycle(())
-        self.connections_opened = self.reconnects = self.resent = 0
+        self.connections_opened = self.reconnects = self.resent = self.conn_waits = self.race_ns = 0
 
     def prepare(self, request: Request) -> PreparedReference:
         from tritonclient.grpc import service_pb2 as pb

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-_RACE_NS = 1_000_000_000  # as the wire: a close later than this after the send is no keep-alive race
 _IDLE_S = 3600.0  # only the server closes idle connections
 _AUTO = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")  # what aiohttp would add
 
@@ -33,7 +32,7 @@ class HttpCarrier:
         self._timeout_ns = timeout_ns
         self._tls: ssl.SSLContext | None = options.tls_for(target)
         self._session: aiohttp.ClientSession | None = None
-        self.connections_opened = self.reconnects = self.resent = 0
+        self.connections_opened = self.reconnects = self.resent = self.conn_waits = self.race_ns = 0
 
     def prepare(self, request: Request) -> PreparedReference:
         from yarl import URL
@@ -57,6 +56,7 @@ class HttpCarrier:
             limit=0, ssl=self._tls or True, keepalive_timeout=_IDLE_S, ttl_dns_cache=None
         )
         trace = aiohttp.TraceConfig()
+        trace.on_connection_create_start.append(self._waits)
         trace.on_connection_create_end.append(self._made)
         trace.on_connection_reuseconn.append(self._reused)
         self._session = aiohttp.ClientSession(
@@ -70,6 +70,9 @@ class HttpCarrier:
             max_line_size=HEAD_LIMIT,
             max_field_size=HEAD_LIMIT,
         )
+
+    async def _waits(self, _session: Any, _context: SimpleNamespace, _params: Any) -> None:
+        self.conn_waits += 1
 
     async def _made(self, _session: Any, context: SimpleNamespace, _params: Any) -> None:
         self.connections_opened += 1
@@ -89,7 +92,7 @@ class HttpCarrier:
             try:
                 return await self._once(flight, keep=keep)
             except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as why:
-                race = flight.reused and not flight.first_ns and self._now() - flight.sent_ns < _RACE_NS
+                race = flight.reused and not flight.first_ns and self._now() - flight.sent_ns < self.race_ns
                 if not race or isinstance(why, aiohttp.ClientConnectorError):
                     return self._failed(flight, why)
                 self.reconnects += 1

@@ -16,7 +16,7 @@ from loadgen.wire.errors import ProtocolError, one_line
 BLOCK_LIMIT = 64 * 1024
 _MEMO_LIMIT = 1024
 _NAME = re.compile(r"[0-9a-z_.\-]+")
-_OURS = ("te", "content-type", "host", "connection")
+_OURS = ("te", "content-type", "connection")
 _PATH, _AUTHORITY, _CONTENT_TYPE = 4, 1, 31  # places in the static table
 
 
@@ -57,7 +57,10 @@ def _text(text: str) -> bytes:
 
 
 def encode_call(path: str, authority: str, *, tls: bool, metadata: Iterable[tuple[str, str]] = ()) -> bytes:
-    """The header block of a gRPC call.  Raises LoadgenError for metadata that cannot be sent."""
+    """The header block of a gRPC call; `host` among the metadata replaces `authority`.
+
+    Raises LoadgenError for metadata that cannot be sent.
+    """
     parts = [b"\x83", b"\x87" if tls else b"\x86", _literal(_PATH, path), _literal(_AUTHORITY, authority),
              _literal("te", "trailers"), _literal(_CONTENT_TYPE, "application/grpc")]  # fmt: skip
     for given, value in metadata:
@@ -68,7 +71,10 @@ def encode_call(path: str, authority: str, *, tls: bool, metadata: Iterable[tupl
             )
         if not value.isascii() or not value.isprintable():
             raise LoadgenError(f"metadata {name}: its value must be printable ASCII (base64 for a -bin name)")
-        parts.append(_literal(name, value))
+        if name == "host":
+            parts[3] = _literal(_AUTHORITY, value)
+        else:
+            parts.append(_literal(name, value))
     return b"".join(parts)
 
 

@@ -26,7 +26,7 @@ _FAILURE = 400
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: [^\r\n\0]*)?")
 _HEADER_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\r\n\0]*?)[ \t]*")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
-_OURS = ("host", "content-length", "transfer-encoding", "connection")
+_OURS = ("content-length", "transfer-encoding", "connection")
 
 
 class Head(NamedTuple):
@@ -40,7 +40,10 @@ class Head(NamedTuple):
 def encode_request(
     request: Request, authority: str, base_path: str, headers: Iterable[tuple[str, str]] = ()
 ) -> bytes:
-    """The whole request as bytes: head and body.  Raises LoadgenError for a header that cannot be sent."""
+    """The whole request as bytes: head and body; a header `Host` replaces `authority`.
+
+    Raises LoadgenError for a header that cannot be sent.
+    """
     path = f"{base_path}/{request.path.lstrip('/')}"
     if not path.isascii() or any(c <= " " for c in path):
         raise LoadgenError(f"path {path!r}: must be percent-encoded ASCII")
@@ -52,7 +55,10 @@ def encode_request(
             )
         if any(c in value for c in "\r\n\0") or not value.isascii():
             raise LoadgenError(f"header {name}: its value must be one line of ASCII")
-        lines.append(f"{name}: {value}")
+        if name.lower() == "host":
+            lines[1] = f"Host: {value}"
+        else:
+            lines.append(f"{name}: {value}")
     return b"\r\n".join((*(line.encode("ascii") for line in lines), b"", request.body))
 
 

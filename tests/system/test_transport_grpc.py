@@ -13,7 +13,17 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from null_server import GRPC_HEAD, INFER_REPLY, NullGrpc, NullHttp, ScriptedGrpc, frame, grpc_message, serving
+from null_server import (
+    GRPC_HEAD,
+    INFER_REPLY,
+    NullGrpc,
+    NullHttp,
+    ScriptedGrpc,
+    frame,
+    grpc_message,
+    grpc_reply,
+    serving,
+)
 from tls import Authority
 from told import LOOPS, Told, until
 
@@ -447,6 +457,102 @@ def test_a_lost_connection_ends_its_calls_and_is_replaced(run, name):
             await told.wait(6)
             assert told.outcomes == {outcome: 3, "OK": 3}
             assert (transport.connections_opened, transport.resent) == (2, 0)
+
+    run(job())
+
+
+def test_a_server_that_works_and_then_hangs_up_has_failed(run):
+    """A call without an answer is only sent again when the server said that it did not process it."""
+
+    async def job():
+        def handle(link, sid):
+            if len(told.servers) == 1 and sid == 1:
+                link.answer(sid)
+            else:
+                asyncio.get_running_loop().call_later(0.05, link.close)
+
+        async with talking(handle) as (transport, told):
+            prepared = transport.prepare(REQUEST)
+            for token in range(4):
+                told.send(transport, token, prepared)
+                await told.wait(token + 1)
+            assert told.outcomes == {"OK": 1, "STREAM_ENDED_EARLY": 3}
+            assert told.replies[1].detail == "the connection ended before the answer did"
+            assert (transport.resent, transport.reconnects) == (0, 3)
+
+    run(job())
+
+
+def test_calls_without_room_on_a_connection_are_counted(run):
+    async def job():
+        hello = setting(3, 2) + ScriptedGrpc.hello
+        async with talking(lambda link, sid: None, hello=hello) as (transport, told):
+            for token in range(5):
+                told.send(transport, token, transport.prepare(REQUEST))
+            assert (transport.conn_waits, transport.in_flight) == (3, 2)
+            await until(lambda: transport.in_flight == 5)
+            assert transport.conn_waits == 3
+
+    run(job())
+
+
+def test_calls_sent_while_answers_are_read_are_stamped_when_they_leave(run):
+    """40 answers come in one read, and each callback takes a millisecond: nobody waits for all of them."""
+
+    async def job():
+        calls = []
+
+        def handle(link, sid):
+            calls.append(sid)
+            if len(calls) == 40:
+                link.write(*(grpc_reply(one, INFER_REPLY) for one in calls))
+            elif len(calls) > 40:
+                seen[sid] = MONOTONIC.now_ns()
+                link.answer(sid)
+
+        seen, returned = {}, {}
+
+        def again(told_reply):
+            if told_reply.token < 40:
+                end = MONOTONIC.now_ns() + 1_000_000
+                while MONOTONIC.now_ns() < end:
+                    pass
+                transport.send(told_reply.token + 40, prepared)
+                returned[told_reply.token + 40] = MONOTONIC.now_ns()
+
+        async with talking(handle) as (transport, told):
+            prepared = transport.prepare(REQUEST)
+            for token in range(40):
+                told.send(transport, token, prepared)
+            told.then = again
+            replies = await told.wait(80)
+            sent = [reply.sent_ns for reply in replies if reply.token >= 40]
+            assert sent == sorted(sent)
+            assert len(set(sent)) == 3, "batches of 16, 16 and 8, each stamped once"
+            assert all(
+                returned[token + 40] <= sent[token] + 100_000 for token in range(40) if token % 16 != 15
+            )
+            assert sent[0] >= returned[40] + 14_000_000, "not when the first was handed over"
+            assert sent[0] < returned[40 + 16], "nor after the last"
+
+    run(job())
+
+
+def test_a_call_given_up_before_it_left_has_left_first(run):
+    async def job():
+        def again(told_reply):
+            if told_reply.token == 0:
+                transport.send(1, prepared)
+                transport.cancel(1, Outcome.CANCELLED)
+
+        async with talking(lambda link, sid: link.answer(sid)) as (transport, told):
+            prepared = transport.prepare(REQUEST)
+            told.then = again
+            transport.send(0, prepared)
+            replies = await told.wait(2)
+            assert replies[1].outcome is Outcome.CANCELLED
+            assert replies[0].done_ns <= replies[1].sent_ns <= MONOTONIC.now_ns()
+            await until(lambda: (3, 0, 3, u32(8)) in told.servers[0].frames)
 
     run(job())
 

@@ -247,6 +247,48 @@ def test_a_request_is_sent_again_once_only(run):
     run(job())
 
 
+def test_a_server_that_works_and_then_hangs_up_has_failed(run):
+    """Only a loss that can have crossed our request on the way is a race; 50 ms later the server had taken it."""
+
+    async def job():
+        def handle(link, _):
+            if link.requests == 1:
+                link.write(reply())
+            else:
+                asyncio.get_running_loop().call_later(0.05, link.close)
+
+        async with talking(handle) as (transport, told):
+            prepared = transport.prepare(REQUEST)
+            for token in range(6):
+                told.send(transport, token, prepared)
+                await told.wait(token + 1)
+            assert told.outcomes == {"OK": 3, "STREAM_ENDED_EARLY": 3}
+            lost = told.replies[1]
+            assert lost.detail == "the connection ended before the answer began"
+            assert lost.done_ns - lost.sent_ns >= 50_000_000
+            assert (transport.resent, transport.reconnects) == (0, 3)
+
+    run(job())
+
+
+def test_requests_without_a_free_connection_are_counted(run):
+    async def job():
+        held = []
+        async with talking(lambda link, _: held.append(link), connections=2) as (transport, told):
+            prepared = transport.prepare(REQUEST)
+            for token in range(5):
+                told.send(transport, token, prepared)
+            assert (transport.conn_waits, transport.connections_opened) == (3, 2)
+            await until(lambda: len(held) == 5)
+            for link in held:
+                link.write(reply())
+            await told.wait(5)
+            told.send(transport, 5, prepared)
+            assert (transport.conn_waits, transport.connections_opened) == (3, 5)
+
+    run(job())
+
+
 EARLY = {
     "head cut": (
         b"HTTP/1.1 200 OK\r\nConte",

@@ -1,0 +1,399 @@
+"""Servers that break, through the whole product: nothing hangs, nothing is lost from the count, everything has a name.
+
+Each run is 120 arrivals at 400/s and then 4 users with 40 requests.  The faults fall into the first phase, so
+the second one shows that the run goes on.
+"""
+
+import asyncio
+import json
+import os
+import signal
+import threading
+import time
+from collections import Counter
+
+import pyarrow as pa
+import pytest
+
+from loadgen.records import Outcome
+from tests.support.cli import loadgen
+from tests.support.scripted import (
+    GRPC_HEAD,
+    GRPC_TRAILERS,
+    INFER_REPLY,
+    Scripted,
+    frame,
+    goaway,
+    grpc_message,
+    http_reply,
+    refused,
+    trailers,
+    u32,
+)
+from tests.support.tls import Authority
+
+PROFILE = """
+name: faults
+kinds:
+  k: {model: m, timeout: 300ms}
+phases:
+  - {name: load, open: {arrivals: uniform, rate: [{duration: 300ms, at: 400/s}]}}
+  - {name: after, closed: {users: 4, requests: 40}}
+"""
+MANY_USERS = PROFILE.replace("users: 4", "users: 20")  # who wait together, where each has to wait long
+PLANNED = {"load": 120, "after": 40}
+CLOSED_LIST = {outcome.name for outcome in Outcome}
+
+
+class Ran:
+    """A finished run: rows of its records by phase, the summary, the exit code."""
+
+    def __init__(self, answer, folder):
+        self.code, self.summary = answer.code, answer.json
+        rows = pa.ipc.open_stream((folder / "records.arrow").read_bytes()).read_all().to_pylist()
+        self.rows = {name: [row for row in rows if row["phase"] == name] for name in PLANNED}
+
+    def outcomes(self, phase):
+        return Counter(row["outcome"].upper() for row in self.rows[phase])
+
+    def details(self, outcome):
+        return {
+            row["detail"] for rows in self.rows.values() for row in rows if row["outcome"].upper() == outcome
+        }
+
+
+@pytest.fixture
+def run(tmp_path):
+    """Runs the profile against a server; checks what holds of every run, whatever the server does."""
+
+    def go(server, *options, profile=PROFILE, limit_s=10):
+        path, out = tmp_path / "p.yaml", tmp_path / "run"
+        path.write_text(profile)
+        hung = threading.Timer(limit_s, os.kill, (os.getpid(), signal.SIGINT))
+        hung.start()
+        began = time.monotonic()
+        try:
+            answer = loadgen("run", path, "--target", server.target, "--out", out, "--json", "-q", *options)
+        finally:
+            hung.cancel()
+        assert time.monotonic() - began < limit_s
+        assert answer.code in (0, 3), answer.err
+        ran = Ran(answer, out)
+        check(ran)
+        return ran
+
+    return go
+
+
+def check(ran):
+    phases = {phase["name"]: phase["counts"] for phase in ran.summary["phases"]}
+    for name, planned in PLANNED.items():
+        rows, counts = ran.rows[name], phases[name]
+        assert sorted(row["seq"] for row in rows) == list(range(planned)), "each arrival ended, once"
+        told = ran.outcomes(name)
+        assert set(told) <= CLOSED_LIST - {"CLIENT"}
+        assert counts["planned"] == planned
+        assert (counts["ok"], counts["rejected"], counts["timeout"], counts["dropped"]) == (
+            told["OK"], told["REJECTED"], told["TIMEOUT"], told["DROPPED"],
+        )  # fmt: skip
+        assert sum(counts[k] for k in ("ok", "failed", "rejected", "timeout", "dropped")) == planned
+        for row in rows:
+            came = [row["due_ns"], row["sent_ns"], row["first_ns"], row["done_ns"]]
+            came = [ns for ns in came if ns is not None]
+            assert came == sorted(came), row
+            good = row["outcome"].upper() == "OK"
+            assert good or row["detail"], "no failure without words"
+            assert not good or (row["detail"] is None and len(came) == 4)
+            assert row["sent_ns"] is not None or row["outcome"].upper() in ("CONNECT", "TIMEOUT", "REJECTED")
+    assert ran.summary["run"]
+
+
+def some(then):
+    """A script: `then` for every third inference from the 20th to the 79th, 20 in all."""
+
+    def fault(link, n, stream):
+        return (then(link, stream) or True) if 20 <= n < 80 and n % 3 == 0 else None
+
+    return fault
+
+
+def later(delay_s, call, *args):
+    asyncio.get_running_loop().call_later(delay_s, call, *args)
+
+
+def half(link, *pieces):
+    link.write(*pieces)
+    link.transport.write_eof()
+
+
+def reset(link, *pieces):
+    """Bytes, then a reset once they have left."""
+    link.write(*pieces)
+    later(0.005, link.transport.abort)
+
+
+# what the server does to an inference; the outcome; what its words have in them
+HTTP = {
+    "reset mid-reply": (lambda link, _: reset(link, http_reply(200, bytes(50))[:-9]), "STREAM_ENDED_EARLY", "bytes of the answer"),
+    "half-close mid-reply": (lambda link, _: half(link, http_reply(200, bytes(50))[:-9]), "STREAM_ENDED_EARLY", "bytes of the answer"),
+    "half-close after 20 ms": (lambda link, _: later(0.02, half, link), "STREAM_ENDED_EARLY", "before the answer began"),
+    "work, then close": (lambda link, _: later(0.05, link.transport.close), "STREAM_ENDED_EARLY", "before the answer began"),
+    "work, then reset": (lambda link, _: later(0.05, link.transport.abort), "STREAM_ENDED_EARLY", "before the answer began"),
+    "stall": (lambda *_: None, "TIMEOUT", "given up after 3"),
+    "stall mid-reply": (lambda link, _: link.write(http_reply(200, bytes(50))[:-9]), "TIMEOUT", "bytes of the answer came"),
+    "garbage": (lambda link, _: link.write(b"\x16\x03\x01\x02\0\xff what is this"), "PROTOCOL", "not an HTTP/1 reply"),
+    "Content-Length too long": (lambda link, _: half(link, b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nabc"), "STREAM_ENDED_EARLY", "bytes of the answer"),
+    "broken chunks": (lambda link, _: link.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), "PROTOCOL", "chunked"),
+    "503 flood": (lambda link, _: link.write(http_reply(503, b'{"error":"exceeds maximum queue size"}')), "REJECTED", "exceeds maximum queue size"),
+}  # fmt: skip
+
+
+def head(stream):
+    return frame(1, 4, stream, GRPC_HEAD)
+
+
+GRPC = {
+    "reset mid-reply": (lambda link, sid: link.write(head(sid), frame(3, 0, sid, u32(2))), "STREAM_ENDED_EARLY", "INTERNAL_ERROR"),
+    "connection reset mid-reply": (lambda link, sid: reset(link, head(sid)), "STREAM_ENDED_EARLY", "before the answer did"),
+    "half-close": (lambda link, sid: half(link, head(sid)), "STREAM_ENDED_EARLY", "before the answer did"),
+    "work, then close": (lambda link, _: later(0.05, link.transport.close), "STREAM_ENDED_EARLY", "before the answer did"),
+    "stall": (lambda *_: None, "TIMEOUT", "given up after 3"),
+    "stall mid-reply": (lambda link, sid: link.write(head(sid), frame(0, 0, sid, b"\0")), "TIMEOUT", "1 bytes of the answer came"),
+    "garbage": (lambda link, _: link.write(b"\xff" * 60), "PROTOCOL", "bytes"),
+    "garbage header block": (lambda link, sid: link.write(frame(1, 4, sid, b"\xff\xff\xff\xff\xff\xff")), "PROTOCOL", "header block"),
+    "RESOURCE_EXHAUSTED flood": (lambda link, sid: link.write(refused(sid, 8, b"too many")), "REJECTED", "too many"),
+    "GOAWAY, then the end": (lambda link, sid: reset(link, goaway(sid, 2, b"out of luck")), "STREAM_ENDED_EARLY", "out of luck"),
+}  # fmt: skip
+# one broken connection takes the calls beside it along
+SHARED = {"connection reset mid-reply", "half-close", "work, then close", "garbage", "garbage header block",
+          "GOAWAY, then the end"}  # fmt: skip
+# these leave the connection, or the calls beside them, alone: all of them in one run
+MANY = {
+    "http": {
+        "garbage in the head": (lambda link, _: link.write(b"HTTP/1.1 200 OK\r\nA b c\r\n\r\n"), "PROTOCOL", "malformed header"),
+        "Content-Length too long, kept open": (lambda link, _: link.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nabc"), "TIMEOUT", "bytes of the answer came"),
+        "Content-Length no number": (lambda link, _: link.write(b"HTTP/1.1 200 OK\r\nContent-Length: ten\r\n\r\nabc"), "PROTOCOL", "Content-Length"),
+        "429 flood": (lambda link, _: link.write(http_reply(429)), "REJECTED", "HTTP 429"),
+        "500": (lambda link, _: link.write(http_reply(500, b"boom")), "HTTP_5XX", "boom"),
+        "404": (lambda link, _: link.write(http_reply(404, b'{"error":"no such model"}')), "HTTP_4XX", "no such model"),
+        "redirect": (lambda link, _: link.write(http_reply(302, b"", b"Location: /x")), "PROTOCOL", "redirected to /x"),
+    },
+    "grpc": {
+        "message without trailers": (lambda link, sid: link.write(head(sid), frame(0, 1, sid, grpc_message(INFER_REPLY))), "STREAM_ENDED_EARLY", "without a grpc-status"),
+        "no message": (lambda link, sid: link.write(head(sid), frame(1, 5, sid, GRPC_TRAILERS)), "PROTOCOL", "no message"),
+        "UNAVAILABLE flood": (lambda link, sid: link.write(refused(sid, 14, b"exceeds maximum queue size")), "REJECTED", "exceeds maximum queue size"),
+        "ENHANCE_YOUR_CALM": (lambda link, sid: link.write(frame(3, 0, sid, u32(11))), "REJECTED", "ENHANCE_YOUR_CALM"),
+        "INTERNAL": (lambda link, sid: link.write(head(sid), frame(1, 5, sid, trailers(13, b"boom"))), "GRPC_STATUS", "boom"),
+        "DEADLINE_EXCEEDED": (lambda link, sid: link.write(refused(sid, 4, b"")), "TIMEOUT", "DEADLINE_EXCEEDED"),
+        "HTTP 502 from a gateway": (lambda link, sid: link.write(frame(1, 5, sid, b"\x48\x03502")), "HTTP_5XX", "HTTP 502"),
+    },
+}  # fmt: skip
+CASES = [("http", name, *case) for name, case in HTTP.items()] + [
+    ("grpc", name, *case) for name, case in GRPC.items()
+]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "name", "fault", "outcome", "words"), CASES, ids=[f"{c[0]}: {c[1]}" for c in CASES]
+)
+def test_a_fault_is_counted_named_and_survived(run, protocol, name, fault, outcome, words):
+    with Scripted(protocol, some(fault)) as server:
+        ran = run(server)
+    told = ran.outcomes("load")
+    assert set(told) == {"OK", outcome}
+    if name in SHARED and protocol == "grpc":
+        assert told[outcome] >= 20
+    else:
+        assert told[outcome] == 20
+    assert all(words in detail for detail in ran.details(outcome)), ran.details(outcome)
+    assert ran.outcomes("after") == {"OK": 40}
+    assert (ran.code, ran.summary["valid"]) == (3, False), "a sixth of the answers failed"
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_many_faults_in_one_run_are_told_apart(run, protocol):
+    cases = list(MANY[protocol].values())
+
+    def fault(link, n, stream):
+        if not 20 <= n < 20 + 10 * len(cases):
+            return None
+        return cases[n % len(cases)][0](link, stream) or True
+
+    with Scripted(protocol, fault) as server:
+        ran = run(server)
+    expected = Counter()
+    for _, outcome, words in cases:
+        expected[outcome] += 10
+        assert any(words in detail for detail in ran.details(outcome)), words
+    assert ran.outcomes("load") == expected | {"OK": 120 - sum(expected.values())}
+    assert ran.outcomes("after") == {"OK": 40}
+    assert ran.code == 3
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_one_byte_a_packet_is_an_answer_like_any_other(run, protocol):
+    def fault(link, n, stream):
+        return (link.drip(link.good(stream)) or True) if n % 10 == 5 else None
+
+    with Scripted(protocol, fault) as server:
+        ran = run(server)
+    assert (ran.outcomes("load"), ran.outcomes("after")) == ({"OK": 120}, {"OK": 40})
+    assert server.connections <= (3 if protocol == "grpc" else 40)
+
+
+def test_an_answer_longer_than_its_length_costs_the_connection_alone(run):
+    with Scripted("http", some(lambda link, _: link.write(http_reply(200, b"ab"), b"and more"))) as server:
+        ran = run(server)
+    assert (ran.outcomes("load"), ran.outcomes("after")) == ({"OK": 120}, {"OK": 40})
+
+
+def test_tiny_windows(run):
+    """A server that takes 7 bytes of a message, and then 5 more for each frame: slow, and nothing else."""
+    with Scripted("grpc", sips=7) as server:
+        ran = run(server)
+    assert (ran.outcomes("load"), ran.outcomes("after")) == ({"OK": 120}, {"OK": 40})
+
+
+def test_a_server_that_reads_slowly(run):
+    """HTTP has no windows but TCP's."""
+
+    def fault(link, n, _):
+        if n % 4 == 1:
+            link.transport.pause_reading()
+            later(0.02, link.transport.resume_reading)
+
+    with Scripted("http", fault) as server:
+        ran = run(server)
+    assert (ran.outcomes("load"), ran.outcomes("after")) == ({"OK": 120}, {"OK": 40})
+
+
+def test_a_keep_alive_race_is_no_failure(run):
+    """The connection ends, before a byte of the answer, at the moment the request arrives: it is sent once more."""
+
+    def fault(link, n, _):
+        served = link.__dict__.setdefault("served", [])
+        served.append(n)
+        if len(served) > 1 and n > 20 and n % 5 == 0:
+            link.transport.abort()
+            return True
+        return None
+
+    with Scripted("http", fault) as server:
+        ran = run(server)
+    assert (ran.outcomes("load"), ran.outcomes("after")) == ({"OK": 120}, {"OK": 40})
+    assert server.inferences > 1 + 160
+
+
+@pytest.mark.parametrize("last", ["nothing", "everything"])
+def test_storms_of_goaways(run, last):
+    """Calls that the server did not take are sent again, those that it took are answered: no failure at all."""
+
+    def fault(link, n, stream):
+        if not 20 <= n < 60 or n % 2:
+            return None
+        if last == "everything":
+            link.write(goaway(stream))
+            return None
+        return link.write(goaway(0)) or True
+
+    with Scripted("grpc", fault) as server:
+        ran = run(server)
+    assert ran.outcomes("load")["OK"] >= 115
+    assert set(ran.outcomes("load")) <= {"OK", "REJECTED"}
+    assert ran.outcomes("after") == {"OK": 40}
+    assert 10 < server.connections < 60
+
+
+def test_nothing_but_goaways_ends_too(run):
+    with Scripted("grpc", lambda link, n, _: (link.write(goaway(0)) or True) if n else None) as server:
+        ran = run(server, profile=MANY_USERS)
+    assert set(ran.outcomes("load")) == set(ran.outcomes("after")) == {"REJECTED"}
+    assert server.connections < 200
+    assert ran.code == 3
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_server_that_restarts(run, protocol):
+    def fault(link, n, _):
+        if n == 40:
+            later(0.03, link.server.restart, 0.1)
+            return True
+        return None
+
+    with Scripted(protocol, fault) as server:
+        ran = run(server)
+    told = ran.outcomes("load")
+    assert set(told) == {"OK", "CONNECT", "STREAM_ENDED_EARLY"}
+    assert told["OK"] >= 40
+    assert 1 <= told["STREAM_ENDED_EARLY"] <= 10
+    assert ran.details("CONNECT") <= {"connection refused", "connection reset"}
+    assert ran.outcomes("after") == {"OK": 40}
+    assert ran.code == 3
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_server_that_never_comes_back(run, protocol):
+    def fault(link, n, _):
+        if n == 40:
+            link.server.restart(3600)
+            return True
+        return None
+
+    with Scripted(protocol, fault) as server:
+        ran = run(server, profile=MANY_USERS, limit_s=20)
+    assert set(ran.outcomes("after")) == {"CONNECT"}
+    assert 39 <= ran.outcomes("load")["OK"] <= 41
+    assert (ran.code, ran.summary["valid"]) == (3, False)
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory):
+    return Authority(tmp_path_factory.mktemp("ca"))
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_tls_that_breaks(run, protocol, authority):
+    """Bytes that are no TLS record, in the middle of a connection."""
+
+    def fault(link, _):
+        record = b"\x17\x03\x03\x00\x20" + bytes(32)
+        later(0.02, lambda: link.transport._ssl_protocol._transport.write(record))
+
+    tls = authority.server_context(authority.issue("loopback"))
+    with Scripted(protocol, some(fault), tls=tls) as server:
+        ran = run(server, "--cacert", authority.cacert)
+    told = ran.outcomes("load")
+    assert set(told) == {"OK", "STREAM_ENDED_EARLY"}
+    assert told["STREAM_ENDED_EARLY"] >= 20
+    assert ran.outcomes("after") == {"OK": 40}
+    assert ran.code == 3
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_certificate_that_changes_for_the_worse(run, protocol, authority, tmp_path_factory):
+    other = Authority(tmp_path_factory.mktemp("other"))
+    bad = other.server_context(other.issue("loopback"))
+
+    def fault(link, n, _):
+        if n == 60:
+            link.server.restart(0.02, tls=bad)
+            return True
+        return None
+
+    with Scripted(protocol, fault, tls=authority.server_context(authority.issue("loopback"))) as server:
+        ran = run(server, "--cacert", authority.cacert, profile=MANY_USERS, limit_s=20)
+    assert set(ran.outcomes("after")) == {"CONNECT"}
+    assert any("certificate is not accepted" in detail for detail in ran.details("CONNECT"))
+    assert ran.outcomes("load")["OK"] >= 55
+    assert ran.code == 3
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_host_of_ones_own_reaches_every_request(run, protocol):
+    """Gateways route by it."""
+    with Scripted(protocol) as server:
+        ran = run(server, "-H", "Host: model.example.org")
+    assert (ran.outcomes("load"), ran.outcomes("after")) == ({"OK": 120}, {"OK": 40})
+    assert set(server.hosts) == {"model.example.org"}
+    assert len(server.hosts) > 165
+    assert json.dumps(ran.summary).count("model.example.org") == 0
