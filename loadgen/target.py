@@ -12,6 +12,7 @@ from loadgen.records import LoadgenError
 _SCHEMES = {"http": ("http", False, 8000), "https": ("http", True, 8000),
             "grpc": ("grpc", False, 8001), "grpcs": ("grpc", True, 8001)}  # fmt: skip
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"  # what is escaped already, or may stand as it is
+_HOST_CHARS = 253  # RFC 1035, as text
 _ALLOWED = "http://host:8000, https://…, grpc://host:8001 or grpcs://…"
 
 
@@ -45,8 +46,8 @@ class Target:
 def parse_target(text: str, *, protocol: str | None = None) -> Target:
     """Reads a target.  A bare `host:port` is http, unless `protocol` says "grpc".
 
-    Raises TargetError: unknown scheme, a scheme at odds with `protocol`, no host, a bad port, a path with
-    gRPC, credentials in the URL (they would end up in files).
+    Raises TargetError: unknown scheme, a scheme at odds with `protocol`, no host or one that no name server
+    can know, a bad port, a path with gRPC, credentials in the URL (they would end up in files).
     """
     given = text.strip()
     whole = given if re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", given) else f"{protocol or 'http'}://{given}"
@@ -76,4 +77,18 @@ def parse_target(text: str, *, protocol: str | None = None) -> Target:
         raise TargetError(f"target {text!r}: '?' and '#' have no place here; allowed: {_ALLOWED}")
     if base and kind == "grpc":
         raise TargetError(f"target {text!r}: gRPC has no base path; write {parts.scheme}://{parts.netloc}")
-    return Target(kind, parts.hostname, port or default_port, tls, base)
+    return Target(kind, _host(text, parts.hostname), port or default_port, tls, base)
+
+
+def _host(text: str, name: str) -> str:
+    """As name servers know it: letters beyond ASCII in their ASCII form (xn--...)."""
+    try:
+        host = name.encode("idna").decode()
+    except UnicodeError:
+        host = ""
+    if not host or len(host) > _HOST_CHARS:
+        raise TargetError(
+            f"target {text[:100]!r}: no host can have this name: between its dots stand 1 to 63 characters, "
+            f"at most {_HOST_CHARS} in all"
+        )
+    return host

@@ -18,6 +18,10 @@ _NO_CONNECTION = re.compile(
     r"endpoint closing|broken pipe|timed? ?out|no route|unreachable|goaway|end of tcp stream",
     re.IGNORECASE,
 )
+_NO_NAME = re.compile(
+    r"errors resolving |(?:dns|name) resolution|(?:address|hostname|dns) lookup|domain name not found",
+    re.IGNORECASE,
+)
 _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.service_config_disable_resolution", 1),  # a name server sets no policy for a measurement
@@ -63,6 +67,8 @@ class OfficialChannel:
         """Why there is no connection, and whether that will last; `details` are the library's."""
         if self._bridge is not None and self._bridge.failure is not None:
             return self._bridge.words() or "", lasting(self._bridge.failure)
+        if _NO_NAME.search(details) is not None:
+            return f"name not found: {self._target.host}", False
         known = connection_words(details)
         if known != "connection refused":
             told = await diagnose(self._target, self._options)
@@ -73,7 +79,7 @@ class OfficialChannel:
 
 def lost_connection(details: str) -> bool:
     """Whether the details of an UNAVAILABLE speak of the connection; else they are the server's words."""
-    return _NO_CONNECTION.search(details) is not None
+    return _NO_CONNECTION.search(details) is not None or _NO_NAME.search(details) is not None
 
 
 def connection_words(details: str) -> str:

@@ -16,6 +16,7 @@ from typing import Any, Self
 from loadgen.connect.options import ConnectOptions
 from loadgen.records import LoadgenError, ModelFacts
 from loadgen.target import Target
+from loadgen.triton import named
 from loadgen.triton.facts import model_facts
 from loadgen.triton.grpc_link import GrpcLink
 from loadgen.triton.links import HttpLink, Link, NoServerError, ServerSaidError
@@ -55,21 +56,30 @@ class Control:
         await self._link.close()
 
     async def server_live(self) -> bool:
-        return await self._link.live()
+        try:
+            return await self._link.live()
+        except ServerSaidError as why:
+            raise self._unexpected("to say whether it is live", why) from None
 
     async def server_ready(self) -> bool:
         """False while any model loads, and after one failed to, although others serve: ask for the model's own."""
-        return await self._link.ready()
+        try:
+            return await self._link.ready()
+        except ServerSaidError as why:
+            raise self._unexpected("to say whether it is ready", why) from None
 
     async def model_ready(self, model: str, version: str = "") -> bool:
-        return await self._link.model_ready(model, version)
+        try:
+            return await self._link.model_ready(model, version)
+        except ServerSaidError as why:
+            raise self._unexpected(f"to say whether model {model!r} is ready", why) from None
 
     async def server_metadata(self) -> dict[str, Any]:
         """{"name", "version", "extensions"}."""
         try:
             return await self._link.metadata()
         except ServerSaidError as why:
-            raise self._unexpected("its metadata", why) from None
+            raise self._without_api(why) or self._unexpected("its metadata", why) from None
 
     async def model_facts(self, model: str, version: str = "") -> ModelFacts:
         """Metadata and configuration in one; without the configuration extension, metadata alone."""
@@ -85,33 +95,47 @@ class Control:
                 raise self._unexpected(f"the configuration of {model!r}", why) from None
         return model_facts(version, metadata, config)
 
-    async def statistics(self, model: str, version: str = "") -> dict[str, Any]:
-        """The counters of one loaded version since its load; of the highest if none is named."""
-        rows = await self.all_statistics(model, version)
+    async def statistics(
+        self, model: str, version: str = "", *, timeout_ns: int | None = None
+    ) -> dict[str, Any]:
+        """The counters of one loaded version since its load; of the highest if none is named.
+
+        `timeout_ns` is for this answer, instead of the Control's own; raises NoServerError when it is over.
+        """
+        rows = await self.all_statistics(model, version, timeout_ns=timeout_ns)
         if not rows:
             raise LoadgenError(f"{self.target.url} has no statistics of model {model!r}")
         return max(rows, key=lambda row: int(row["version"]) if str(row["version"]).isdigit() else 0)
 
     async def settled_statistics(
-        self, model: str, version: str = "", timeout_ns: int = 2 * 10**9
+        self,
+        model: str,
+        version: str = "",
+        settle_ns: int = 2 * 10**9,
+        *,
+        timeout_ns: int | None = None,
     ) -> dict[str, Any]:
         """The counters once they stand still: the last answers arrive before they are counted.
 
-        For readings around a run.  On a server that others keep busy, the last reading at the timeout.
+        For readings around a run.  On a server that others keep busy, the last reading after `settle_ns`.
+        `timeout_ns` is for each answer, as in `statistics`: it takes settle_ns + timeout_ns at most.
         """
-        deadline = time.monotonic_ns() + timeout_ns
-        last, same = await self.statistics(model, version), 1
+        deadline = time.monotonic_ns() + settle_ns
+        last, same = await self.statistics(model, version, timeout_ns=timeout_ns), 1
         while same < _SETTLED and time.monotonic_ns() < deadline:
             await asyncio.sleep(_POLL_S)
-            reading = await self.statistics(model, version)
+            reading = await self.statistics(model, version, timeout_ns=timeout_ns)
             same = same + 1 if reading == last else 1
             last = reading
         return last
 
-    async def all_statistics(self, model: str = "", version: str = "") -> list[dict[str, Any]]:
+    async def all_statistics(
+        self, model: str = "", version: str = "", *, timeout_ns: int | None = None
+    ) -> list[dict[str, Any]]:
         """The counters of every loaded version of a model, or of every model."""
+        limit_s = None if timeout_ns is None else timeout_ns / 1e9
         try:
-            answer = await self._link.statistics(model, version)
+            answer = await self._link.statistics(model, version, limit_s)
         except ServerSaidError as why:
             if why.absent and (not model or await self.model_ready(model, version)):
                 raise LoadgenError(f"{self.target.url} has no statistics extension") from None
@@ -134,14 +158,17 @@ class Control:
         try:
             await self._link.load(model, None if config is None else json.dumps(config), _LOAD_S)
         except ServerSaidError as why:
+            names = await self._names()
+            if names is None and why.absent:
+                raise await self._missing_api() or self._unexpected(f"to load {model!r}", why) from None
             log = self._server_log()[mark:]
-            raise LoadgenError(load_failure(model, why.message, log, await self._names())) from None
+            raise LoadgenError(load_failure(model, why.message, log, names)) from None
 
     async def unload(self, model: str, timeout_ns: int = 60 * 10**9) -> None:
         """Asks, and waits until requests in flight are drained and the model is gone."""
         known = await self._names()
         if known is not None and model not in known:
-            raise LoadgenError(not_serving(model, "", await self.repository_index(), self.target.url))
+            raise self._told(model, "", await self.repository_index())
         try:
             await self._link.unload(model)
         except ServerSaidError as why:
@@ -164,27 +191,65 @@ class Control:
         deadline = time.monotonic_ns() + timeout_ns
         while True:
             absent: NoServerError | None = None
+            said = ServerSaidError("", "not ready")
             try:
                 if await self._link.model_ready(model, version):
                     return
             except NoServerError as why:
                 absent = why
+            except ServerSaidError as why:  # a gateway may say much while a server comes up
+                said = why
             if time.monotonic_ns() > deadline:
                 break
             await asyncio.sleep(_POLL_S)
         waited = f"after {timeout_ns / 1e9:g} s of waiting: " if timeout_ns else ""
         if absent is not None:
             raise NoServerError(f"{waited}{absent}")
-        ready = "ready" if await self._link.ready() else "not ready"
-        why_not = await self._not_serving(model, version, ServerSaidError("", "not ready"))
+        why_not = await self._not_serving(model, version, said)
+        try:
+            ready = "ready" if await self._link.ready() else "not ready"
+        except ServerSaidError:
+            ready = "silent on whether it is ready"
         raise LoadgenError(f"{waited}{why_not} (the server itself is {ready})")
 
     async def _not_serving(self, model: str, version: str, why: ServerSaidError) -> LoadgenError:
         try:
             index = await self._link.index()
-        except ServerSaidError:  # no repository extension
-            return self._unexpected(f"model {model!r}", why)
-        return LoadgenError(not_serving(model, version, index, self.target.url))
+        except ServerSaidError as unlisted:
+            if missing := await self._missing_api():
+                return missing
+            if not why.status and unlisted.absent:
+                return LoadgenError(
+                    f"model {model!r} is not ready at {self.target.url}, which lists no models to tell why"
+                )
+            return self._unexpected(f"model {model!r}", why if why.status else unlisted)
+        return self._told(model, version, index)
+
+    async def _missing_api(self) -> LoadgenError | None:
+        """The reason, when the server does not even answer what every KServe v2 server does."""
+        try:
+            await self._link.metadata()
+        except ServerSaidError as why:
+            return self._without_api(why)
+        return None
+
+    def _without_api(self, why: ServerSaidError) -> LoadgenError | None:
+        if not why.absent:
+            return None
+        if self.target.protocol == "grpc":
+            return LoadgenError(
+                f"the server at {self.target.url} has no KServe v2 service: it answered {why.status}"
+            )
+        base = self.target.base_path
+        hint = f"; is the path {base} right?" if base else ""
+        return LoadgenError(
+            f"the server at {self.target.authority} has no KServe v2 API at {base or '/'}: GET {base}/v2 "
+            f"answered {why.status}{hint}"
+        )
+
+    def _told(self, model: str, version: str, index: list[dict[str, Any]]) -> LoadgenError:
+        url = self.target.url
+        return LoadgenError(not_serving(model, version, index, url, named.name_at(self.target)))
 
     async def _names(self) -> list[str] | None:
         try:
@@ -193,8 +258,9 @@ class Control:
             return None
 
     def _unexpected(self, what: str, why: ServerSaidError) -> LoadgenError:
+        said = one_line(why.message)
         return LoadgenError(
-            f"{self.target.url} refused {what}: {one_line(why.message) or why.status} ({why.status})"
+            f"{self.target.url} refused {what}: {f'{said} ({why.status})' if said else why.status}"
         )
 
     def _server_log(self) -> str:

@@ -5,13 +5,14 @@ It must not know what the answers mean, nor repeat or wait for anything.
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 
 from loadgen.connect.channel import OfficialChannel, lost_connection
 from loadgen.connect.options import ConnectOptions
 from loadgen.target import Target
 from loadgen.triton.links import ServerSaidError, no_agreement, no_server
+
+_NO_READINESS = ("UNIMPLEMENTED", "UNAUTHENTICATED", "PERMISSION_DENIED")  # says nothing of the model
 
 
 class GrpcLink:
@@ -31,9 +32,12 @@ class GrpcLink:
         return bool((await self._call("ServerReady")).ready)
 
     async def model_ready(self, model: str, version: str) -> bool:
-        with suppress(ServerSaidError):  # MLServer answers NOT_FOUND where Triton says "not ready"
+        try:
             return bool((await self._call("ModelReady", name=model, version=version)).ready)
-        return False
+        except ServerSaidError as why:  # MLServer answers NOT_FOUND where Triton says "not ready"
+            if why.status in _NO_READINESS:
+                raise
+            return False
 
     async def metadata(self) -> dict[str, Any]:
         return plain(await self._call("ServerMetadata"))
@@ -44,8 +48,8 @@ class GrpcLink:
     async def config(self, model: str, version: str) -> dict[str, Any]:
         return plain((await self._call("ModelConfig", name=model, version=version)).config)
 
-    async def statistics(self, model: str, version: str) -> dict[str, Any]:
-        return plain(await self._call("ModelStatistics", name=model, version=version))
+    async def statistics(self, model: str, version: str, timeout_s: float | None) -> dict[str, Any]:
+        return plain(await self._call("ModelStatistics", timeout_s, name=model, version=version))
 
     async def index(self) -> list[dict[str, Any]]:
         rows = plain(await self._call("RepositoryIndex"))["models"]

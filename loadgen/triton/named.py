@@ -11,9 +11,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from loadgen.records import LoadgenError
+from loadgen.target import Target
 from loadgen.triton.install import home, writable_home
 from loadgen.triton.launch import Running
 from loadgen.triton.local import LocalTriton
+from loadgen.triton.process import LOOPBACK
 
 
 def folder_of(name: str) -> Path:
@@ -43,6 +45,17 @@ def find_alive(name: str) -> Running:
 def names() -> list[str]:
     servers = home() / "servers"
     return sorted(f.name for f in servers.iterdir() if f.is_dir()) if servers.is_dir() else []
+
+
+def name_at(target: Target) -> str | None:
+    """The name of the server that `loadgen serve` runs at this target, if it does."""
+    if target.host not in (LOOPBACK, "localhost"):
+        return None
+    for name in names():
+        running = find(name)
+        if running is not None and target.port in (running.http_port, running.grpc_port) and running.alive():
+            return name
+    return None
 
 
 @contextmanager

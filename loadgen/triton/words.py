@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 _TABLE = ("+--", "| ", "+==")
-_FAULT = re.compile(
-    r"^(?:[EF]\d{4} |\S*tritonserver: |Error: (?!Failed to initialize NVML))"
-)  # NVML: no GPU here
+_FAULT = re.compile(r"^(?:[EF]\d{4} |\S*tritonserver: |Error: |terminate called |  what\(\):)")
+_NO_GPU = re.compile(r"Failed to initialize NVML|CudaDriverHelper has not been initialized")  # no fault here
 
 
 def one_line(text: str) -> str:
@@ -25,8 +24,9 @@ def last_lines(log: str, count: int) -> list[str]:
 
 
 def faults(log: str, count: int) -> list[str]:
-    """The last lines logged as errors, or the last lines if none is."""
-    errors = [line for line in log.splitlines() if _FAULT.match(line)]
+    """The last lines logged as errors, or the last lines if none is; without those about a missing GPU."""
+    log = "\n".join(line for line in log.splitlines() if _NO_GPU.search(line) is None)
+    errors = [line.rstrip() for line in log.splitlines() if _FAULT.match(line)]
     return errors[-count:] if errors else last_lines(log, count)
 
 
@@ -49,8 +49,13 @@ def load_failure(model: str, said: str, log: str, known: Sequence[str] | None) -
     return f"model {model!r} could not be loaded: {reason}"
 
 
-def not_serving(model: str, version: str, index: Iterable[Mapping[str, Any]], where: str) -> str:
-    """Why a model does not answer, from the repository index of the server at `where`."""
+def not_serving(
+    model: str, version: str, index: Iterable[Mapping[str, Any]], where: str, server: str | None
+) -> str:
+    """Why a model does not answer, from the repository index of the server at `where`.
+
+    `server` is its name when `loadgen serve` started it, else None.
+    """
     rows = list(index)
     mine = [row for row in rows if row["name"] == model]
     ready = sorted({row["name"] for row in rows if row.get("state") == "READY"})
@@ -63,10 +68,9 @@ def not_serving(model: str, version: str, index: Iterable[Mapping[str, Any]], wh
     state = row.get("state") or "never loaded"
     reason = f": {one_line(row['reason'])}" if row.get("reason") else ""
     others = f"; loaded: {', '.join(ready)}" if ready else ""
-    return (
-        f"model {model!r} is known to {where} but not loaded ({state}{reason}){others}; load it with "
-        f"`loadgen serve load {model}`, or POST v2/repository/models/{model}/load"
-    )
+    post = f"POST v2/repository/models/{model}/load"
+    how = post if server is None else f"`loadgen serve load {model} --name {server}`, or {post}"
+    return f"model {model!r} is known to {where} but not loaded ({state}{reason}){others}; load it with {how}"
 
 
 def _have(names: Sequence[str]) -> str:

@@ -18,6 +18,9 @@ from loadgen.target import Target, TargetError, parse_target
         ("http://[::1]:8000", Target("http", "::1", 8000)),
         ("[::1]:8000", Target("http", "::1", 8000)),
         ("  h:1\n", Target("http", "h", 1)),
+        (f"http://{'a' * 63}.b", Target("http", f"{'a' * 63}.b", 8000)),
+        (f"http://{'abc.' * 63}a", Target("http", f"{'abc.' * 63}a", 8000)),
+        ("http://bücher.example:1", Target("http", "xn--bcher-kva.example", 1)),
         ("http://h/模", Target("http", "h", 8000, base_path="/%E6%A8%A1")),
         ("http://h/a%20b", Target("http", "h", 8000, base_path="/a%20b")),
     ],
@@ -54,6 +57,10 @@ def test_ipv6_stands_in_brackets():
         ("http://h\r\nX: y", "spaces"),
         ("grpc://h:8001/base", "gRPC has no base path; write grpc://h:8001"),
         ("http://[::1", "IPv6"),
+        (f"http://{'a' * 64}.example:1", "between its dots stand 1 to 63 characters"),
+        (f"grpc://{'a' * 64}", "between its dots stand 1 to 63 characters"),
+        ("http://a..b:1", "between its dots stand 1 to 63 characters"),
+        (f"http://{'abc.' * 63}ab", "at most 253 in all"),
     ],
 )
 def test_refused_in_one_line(text, says):

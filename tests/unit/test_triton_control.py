@@ -2,15 +2,19 @@
 
 import asyncio
 import json
+import os
 import socket
 from contextlib import asynccontextmanager
 
 import pytest
 
+from loadgen.connect.channel import OfficialChannel, lost_connection
+from loadgen.connect.options import ConnectOptions
 from loadgen.records import LoadgenError
 from loadgen.target import Target, parse_target
 from loadgen.triton.control import Control
 from loadgen.triton.grpc_link import plain
+from loadgen.triton.keeper import born
 from loadgen.triton.links import NoServerError
 
 SECOND = 10**9
@@ -167,7 +171,8 @@ def test_a_server_without_the_configuration_extension_is_read_from_its_metadata(
 
 def test_a_server_without_a_repository_or_statistics_is_told_so():
     async def go(ask):
-        async with Fake(**{"GET /v2/models/m/ready": (200, "")}).control() as control:
+        answers = {"GET /v2": (200, {"name": "f"}), "GET /v2/models/m/ready": (200, "")}
+        async with Fake(**answers).control() as control:
             await ask(control)
 
     with pytest.raises(LoadgenError, match=r"refused model 'q': no such path \(HTTP 404\)"):
@@ -241,7 +246,7 @@ def test_counters_are_read_until_they_stand_still():
     async def go():
         async with Fake(**{"GET /v2/models/m/stats": rows}).control() as control:
             assert (await control.settled_statistics("m"))["inference_count"] == 6
-            assert (await control.settled_statistics("m", timeout_ns=0))["inference_count"] == 9
+            assert (await control.settled_statistics("m", settle_ns=0))["inference_count"] == 9
 
     asyncio.run(go())
 
@@ -284,3 +289,147 @@ def test_protobuf_becomes_the_json_form_of_the_http_side():
     }  # fmt: skip
     assert shown["parameters"] == {"k": {"string_value": "v"}}
     assert "dynamic_batching" not in shown
+
+
+def test_a_path_without_the_api_is_told_with_its_status():
+    async def go(ask, base_path):
+        async with Fake(**{"GET /v2/health/live": (200, "")}).control(base_path=base_path) as control:
+            await ask(control)
+
+    asks = (
+        lambda control: control.wait_model_ready("identity", timeout_ns=0),
+        lambda control: control.model_facts("identity"),
+        lambda control: control.server_metadata(),
+        lambda control: control.load("identity"),
+    )
+    for ask in asks:
+        with pytest.raises(LoadgenError) as caught:
+            asyncio.run(go(ask, "/some/path"))
+        said = str(caught.value)
+        assert "has no KServe v2 API at /some/path: GET /some/path/v2 answered HTTP 404; is the path" in said
+        assert "\n" not in said
+    with pytest.raises(LoadgenError, match=r"no KServe v2 API at /: GET /v2 answered HTTP 404"):
+        asyncio.run(go(asks[0], ""))
+
+
+def test_not_ready_without_a_repository_index_and_a_refused_key_are_told_apart():
+    async def go(**answers):
+        async with Fake(**answers).control() as control:
+            await control.wait_model_ready("m", timeout_ns=0)
+
+    listless = {"GET /v2": (200, {"name": "f"}), "GET /v2/health/ready": (200, "")}
+    with pytest.raises(
+        LoadgenError, match=r"^model 'm' is not ready at .*, which lists no models to tell why"
+    ):
+        asyncio.run(go(**listless))
+    guarded = {"GET /v2": (401, ""), "POST /v2/repository/index": (401, "")}
+    with pytest.raises(LoadgenError, match=r"refused model 'm': HTTP 401 \("):
+        asyncio.run(go(**guarded))
+
+
+def test_a_name_that_does_not_resolve_is_no_server_on_both_protocols():
+    async def go(url):
+        async with Control(parse_target(url), timeout_ns=5 * SECOND) as control:
+            await control.wait_model_ready("m", timeout_ns=0)
+
+    for url in ("http://nohost.invalid:8000", "grpc://nohost.invalid:8000"):
+        with pytest.raises(NoServerError, match="no server answers at"):
+            asyncio.run(go(url))
+
+
+@pytest.mark.parametrize(
+    "details",
+    [
+        "errors resolving h:1: [field:hostname lookup error:address lookup failed for h:1: Domain name not found]",
+        "DNS resolution failed for h:1: C-ares status is not ARES_SUCCESS qtype=A name=h: Domain name not found",
+        "address lookup failed for h:1: Name or service not known",
+    ],
+)
+def test_grpcs_words_for_an_unknown_name_become_ours(details):
+    assert lost_connection(details)
+    channel = OfficialChannel(parse_target("grpc://h:1"), ConnectOptions())
+    assert asyncio.run(channel.failure(details)) == ("name not found: h", False)
+
+
+@asynccontextmanager
+async def grpc_control(status=None, details="", **options):
+    """A gRPC server that answers every call with one status; without one it has no service at all."""
+    import grpc
+
+    async def refuse(_, context):
+        await context.abort(status, details)
+
+    class Handler(grpc.GenericRpcHandler):
+        def service(self, _):
+            return grpc.unary_unary_rpc_method_handler(refuse)
+
+    server = grpc.aio.server(handlers=[] if status is None else [Handler()])
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with Control(Target("grpc", "127.0.0.1", port), **options) as control:
+            yield control
+    finally:
+        await server.stop(None)
+
+
+def test_no_refusal_over_grpc_is_left_without_words():
+    import grpc
+
+    async def go(status, ask):
+        async with grpc_control(status, "not for you") as control:
+            await ask(control)
+
+    refused = grpc.StatusCode.UNAUTHENTICATED
+    asks = (
+        lambda control: control.server_live(),
+        lambda control: control.server_ready(),
+        lambda control: control.server_metadata(),
+        lambda control: control.model_ready("m"),
+        lambda control: control.wait_model_ready("m", timeout_ns=0),
+        lambda control: control.model_facts("m"),
+        lambda control: control.statistics("m"),
+        lambda control: control.load("m"),
+        lambda control: control.unload("m"),
+    )
+    for ask in asks:
+        with pytest.raises(LoadgenError, match="not for you"):
+            asyncio.run(go(refused, ask))
+    with pytest.raises(LoadgenError, match="has no KServe v2 service: it answered UNIMPLEMENTED"):
+        asyncio.run(go(None, asks[4]))
+
+
+def test_one_reading_can_be_capped_by_who_is_in_a_hurry():
+    async def go(protocol, method):
+        async def hang(reader, writer):
+            await reader.read()
+            writer.close()
+
+        server = await asyncio.start_server(hang, "127.0.0.1", 0)
+        target = Target(protocol, "127.0.0.1", server.sockets[0].getsockname()[1])
+        async with server, Control(target, timeout_ns=60 * SECOND) as control:
+            await getattr(control, method)("m", timeout_ns=SECOND // 5)
+
+    for protocol in ("http", "grpc"):
+        for method in ("statistics", "settled_statistics"):
+            with pytest.raises(NoServerError, match=r"no answer within 0.2 s"):
+                asyncio.run(go(protocol, method))
+
+
+def test_the_name_of_a_server_of_ours_is_in_the_hint(monkeypatch, tmp_path):
+    from loadgen.triton import named
+
+    monkeypatch.setenv("LOADGEN_TRITON_HOME", str(tmp_path))
+
+    async def go():
+        rows = (200, [{"name": "m"}])
+        async with Fake(**{"POST /v2/repository/index": rows}).control() as control:
+            folder = named.folder_of("mine")
+            folder.mkdir(parents=True, exist_ok=True)
+            us = {"keeper_pid": os.getpid(), "keeper_born": "x", "server_pid": os.getpid(), "repository": "r"}
+            ports = {"http_port": control.target.port, "grpc_port": 2, "metrics_port": 3}
+            (folder / "state.json").write_text(json.dumps(us | ports | {"server_born": born(os.getpid())}))
+            await control.model_facts("m")
+
+    with pytest.raises(LoadgenError, match=r"load it with `loadgen serve load m --name mine`, or POST"):
+        asyncio.run(go())

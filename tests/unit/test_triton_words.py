@@ -50,23 +50,34 @@ def test_a_model_that_is_not_there_names_those_that_are():
 def test_not_serving_tells_unknown_from_unloaded_from_failed_from_wrong_version():
     where = "http://h:1"
     assert (
-        not_serving("nosuch", "", INDEX, where)
+        not_serving("nosuch", "", INDEX, where, None)
         == "no model 'nosuch' on http://h:1; it has: asleep, broken, up"
     )
-    assert "it has none" in not_serving("nosuch", "", [], where)
-    asleep = not_serving("asleep", "", INDEX, where)
+    assert "it has none" in not_serving("nosuch", "", [], where, None)
+    asleep = not_serving("asleep", "", INDEX, where, "mine")
     assert asleep.startswith(
         "model 'asleep' is known to http://h:1 but not loaded (never loaded); loaded: up; load it"
     )
-    assert "loadgen serve load asleep" in asleep
-    assert "(UNAVAILABLE: Internal: cheese At: model.py(6))" in not_serving("broken", "", INDEX, where)
-    assert not_serving("up", "9", INDEX, where) == "model 'up' has no version '9' on http://h:1; loaded: 2, 3"
+    assert asleep.endswith(
+        "load it with `loadgen serve load asleep --name mine`, or POST v2/repository/models/asleep/load"
+    )
+    foreign = not_serving("asleep", "", INDEX, where, None)  # `loadgen serve` does not know this server
+    assert foreign.endswith("load it with POST v2/repository/models/asleep/load")
+    assert "(UNAVAILABLE: Internal: cheese At: model.py(6))" in not_serving("broken", "", INDEX, where, None)
+    assert (
+        not_serving("up", "9", INDEX, where, None)
+        == "model 'up' has no version '9' on http://h:1; loaded: 2, 3"
+    )
 
 
 def test_log_lines_skip_tables_and_prefer_errors():
     assert len(last_lines(LOG, 99)) == 4
     assert [line[:5] for line in faults(LOG, 5)] == ["E1130", "E1130"]
     assert faults("a\n\nb\n", 1) == ["b"]
+    no_gpu = 'E1130 04:14:47.0 9 server.cc:241] "CudaDriverHelper has not been initialized."'
+    assert faults(f"{no_gpu}\nI1130 loaded\n", 5) == ["I1130 loaded"]
+    crash = "terminate called after throwing an instance of 'std::invalid_argument'\n  what():  stol\n"
+    assert faults(f"{no_gpu}\n{crash}I1130 04:14 later\n", 5) == crash.splitlines()
     usage = "/x/bin/tritonserver: unrecognized option '--nonsense'\nUsage: tritonserver [options]\n  --help\n"
     assert faults(usage, 5) == ["/x/bin/tritonserver: unrecognized option '--nonsense'"]
 
