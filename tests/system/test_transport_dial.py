@@ -1,7 +1,6 @@
 """How transports knock where nobody opens: not without end, and with the reason for those who wait."""
 
 import asyncio
-import socket
 import sys
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
-from null_server import NullGrpc, NullHttp, ScriptedGrpc, ScriptedHttp, frame
+from null_server import NullGrpc, NullHttp, ScriptedGrpc, ScriptedHttp
 from told import LOOPS, Told, until
 
 from loadgen.clock import MONOTONIC
