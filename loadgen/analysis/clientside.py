@@ -163,7 +163,7 @@ def _believed(told: dict[str, Any], rows: Frame, busy: float) -> str:
         return "from which rate on cannot be told"
     if min(rates) <= 0:
         return "at none of its rates are the figures to be believed"
-    return f"above {min(rates):.3g} requests/s figures are not to be believed"
+    return f"above {float(f'{min(rates):.3g}'):,.10g} requests/s figures are not to be believed"
 
 
 def _client_time(told: dict[str, Any], rows: Frame) -> list[Doubt]:

@@ -62,12 +62,13 @@ def test_quick_failures_do_not_flatter_the_percentiles(run):
 def test_the_denominator_of_the_failure_rate_is_requests(run):
     """Case 46: 90 good and 10 bad are 10 %."""
     text = CLOSED % ("", 1, 1, 2, 100) + 'objectives: ["failure rate < 4%"]\n'
-    with Mock(lambda n: (0, 500, "boom") if n > 2 and n % 10 == 0 else (0, 200, None)) as mock:
+    with Mock(lambda n: (0.002, 500, "boom") if n > 2 and n % 10 == 0 else (0.002, 200, None)) as mock:
         result, summary, _ = run(text, mock)
     assert summary["total"]["counts"]["failed"] == 10
     [objective] = summary["slo"]
     assert (objective["observed"], objective["n"]) == (pytest.approx(0.10), 100)
-    assert (objective["verdict"], result.code) == ("fail", 1)
+    busy = "client_bound" in codes(summary)  # on a crowded machine: then nothing can be said of the server
+    assert (objective["verdict"], result.code) == ("fail", 3 if busy else 1)
 
 
 def test_a_server_that_dies_is_a_failed_run_not_an_empty_success(run):
@@ -177,20 +178,25 @@ def test_concurrency_300_meets_no_hidden_cap(run):
 
 
 def test_a_rate_beyond_the_client_is_said(run):
-    """Case 51: 50,000/s cannot be sent by one core; the run says so and is not valid."""
+    """Case 51: 400,000/s cannot be sent by one core; the run says so, from which rate on, and is not valid."""
     text = CLOSED.partition("phases:")[0] % "" + (
-        "phases:\n  - {name: load, open: {arrivals: uniform, rate: [{duration: 1s, at: 50000/s}]}}\n"
+        "phases:\n  - {name: load, open: {arrivals: uniform, rate: [{duration: 500ms, at: 400000/s}]}}\n"
         "cap: {in_flight: 256, when_full: drop}\n"
     )
     with Mock() as mock:
         result, summary, _ = run(text, mock)
     counts = summary["total"]["counts"]
-    assert counts["planned"] == 50_000
-    assert counts["dropped"] > 10_000
-    assert counts["sent"] + counts["dropped"] == 50_000
+    assert counts["planned"] == 200_000
+    assert counts["dropped"] > 100_000
+    assert counts["tried"] + counts["dropped"] == 200_000
     assert summary["total"]["achieved_per_s"] < 0.8 * summary["total"]["offered_per_s"]
     assert summary["client"]["loop_lag_ns"]["n"] > 0
-    assert {"dropped", "client_bound"} & codes(summary)
+    texts = {doubt["code"]: doubt["text"] for doubt in summary["doubts"]}
+    assert f"{counts['dropped']} of 200000 requests" in texts["dropped"]
+    assert (
+        "figures are not to be believed" in texts["client_bound"]
+        or "at none of its rates" in texts["client_bound"]
+    )
     assert (summary["valid"], result.code) == (False, 3)
 
 
