@@ -5,7 +5,10 @@ Parses, calls `loadgen.triton`, prints.
 
 import asyncio
 import json
+import signal
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -51,7 +54,7 @@ def start(
     """Start Triton, wait for it and for each model, print its addresses.
 
     Installs the server on first use.  It listens on loopback only and goes on until `loadgen serve stop`;
-    with --foreground until Ctrl-C, which stops it and exits 0.
+    with --foreground until Ctrl-C (or SIGTERM or SIGHUP), which stops it and exits 0.
 
     Example: loadgen serve start --repository model_repository --model minilm
     """
@@ -73,15 +76,28 @@ def start(
         options=option or (),
         say=_say,
     )
-    if foreground:
-        _stay(name, server, as_json)
-    else:
-        _print_started(name, named.start(name, server), as_json)
+    with _signals_as_ctrl_c():
+        if foreground:
+            _stay(name, server, as_json)
+        else:
+            named.start(name, server, lambda running: _print_started(name, running, as_json))
+
+
+@contextmanager
+def _signals_as_ctrl_c() -> Iterator[None]:
+    """A polite end by others cleans up too; what was ignored stays so (nohup)."""
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def _stay(name: str, server: "LocalTriton", as_json: bool) -> None:
     from loadgen.triton import named
-    from loadgen.triton.words import faults
 
     with named.claimed(name):
         server.start()
@@ -94,9 +110,7 @@ def _stay(name: str, server: "LocalTriton", as_json: bool) -> None:
     finally:
         server.stop()
     if code:
-        raise LoadgenError(
-            f"Triton ended with code {code}; its last log lines:\n  " + "\n  ".join(faults(server.log(), 5))
-        )
+        raise server.died()
 
 
 def _print_started(name: str, running: "Running", as_json: bool) -> None:
@@ -195,8 +209,10 @@ def load(
     Example: loadgen serve load minilm
     """
     from loadgen.triton import named
+    from loadgen.triton.launch import check_model_name
 
     running = named.find_alive(name)
+    check_model_name(model)
     asyncio.run(_load(running.http_target, named.folder_of(name) / "server.log", model))
     typer.echo(f"{model} is ready")
 

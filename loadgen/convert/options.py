@@ -9,7 +9,7 @@ from pathlib import Path
 
 from loadgen.records import LoadgenError
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class OptionError(LoadgenError):
@@ -39,7 +39,7 @@ class ConvertOptions:
         if not _NAME.fullmatch(self.name):
             raise OptionError(
                 f"model name {self.name!r}: allowed are letters, digits, '.', '_' and '-', "
-                "the first a letter or digit, at most 128"
+                "the first a letter or digit, at most 100"
             )
         least = {"version": 1, "max_batch": 1, "delay_ns": 0, "instances": 1, "max_length": 1, "threads": 1}
         for key, low in least.items():

@@ -29,6 +29,7 @@ TRITON_PACKAGE = "nvidia-pytriton==0.7.0"  # carries tritonserver 2.51
 # Above 1 the server's python stubs still answer, but with empty tensors.
 NUMPY = "numpy==1.26.4"
 ONNX_RUNTIME = "onnxruntime==1.23.2"  # reads IR 10 and opsets up to 23
+SIZES = "about 90 MB to fetch, 280 MB on disk"
 _MIN_GLIBC = (2, 35)
 _PYTHONS = ((3, 11), (3, 12))  # loadgen needs 3.11; numpy 1 ends with 3.12
 _RECIPE = 2  # raise it when the way of installing changes, so that old folders are not taken for new ones
@@ -174,7 +175,7 @@ def ensure_installed(say: Say) -> Environment:
 
 
 def _install(root: Path, folder: Path, say: Say) -> None:
-    say(f"installing the embedded Triton into {folder} (once; about 90 MB to fetch, 280 MB on disk)")
+    say(f"installing the embedded Triton into {folder} (once; {SIZES})")
     for stale in (*root.glob(".tmp-*"), folder):  # left by an interrupted install; the lock is ours
         shutil.rmtree(stale, ignore_errors=True)
     temporary = Path(tempfile.mkdtemp(prefix=".tmp-", dir=root))

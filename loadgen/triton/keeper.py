@@ -2,13 +2,12 @@
 
 Run as a script of its own (`python -I keeper.py '{json}'`), with nothing but the standard library.  It ends
 the server (SIGTERM, then SIGKILL to its whole process group, python stubs included) when it gets SIGTERM
-(a second one cuts the wait short), or
-when the process that started it goes away, however that ends: its end of our standard input closes, or our
-parent changes.  A single byte "d" on standard input means: let go, this server is to stay.  Afterwards it
+(a second one cuts the wait short), or, with little patience, when the process that started it goes away,
+however that ends: its end of our standard input closes, or our parent changes.  A single byte "d" on standard input means: let go, this server is to stay.  Afterwards it
 removes the server's shared memory and writes the exit code down.  It must not know Triton's options.
 
 The order (JSON; the environment is inherited): command, log, state (file to write, with the fields of `facts`), facts, exit (file),
-shm_prefix, stop_s, parent (the pid to outlive or not).
+shm_prefix, stop_s (patience when asked), haste_s (patience when orphaned), parent (the pid to outlive or not).
 """
 
 import contextlib
@@ -77,16 +76,16 @@ def main(order: dict[str, Any]) -> int:
     print(json.dumps(facts))  # noqa: T201 - our parent reads this line
     sys.stdout.close()
 
-    asked = _wait(server.pid, order["parent"], wake_read)
-    if asked:
-        _stop(server.pid, float(order["stop_s"]), wake_read)
+    patience = _wait(server.pid, order["parent"], wake_read)
+    if patience is not None:
+        _stop(server.pid, float(order[patience]), wake_read)
     with contextlib.suppress(ProcessLookupError):
         os.killpg(server.pid, signal.SIGKILL)  # before reaping: the group id is still the server's
     code = server.wait()
     _end_children()
     for region in Path("/dev/shm").glob(order["shm_prefix"] + "*"):  # noqa: S108 - Linux's shared memory
         region.unlink(missing_ok=True)
-    write_json(order["exit"], {"exit_code": code, "asked": asked})
+    write_json(order["exit"], {"exit_code": code, "asked": patience is not None})
     return 0
 
 
@@ -94,20 +93,20 @@ def _ended(pid: int) -> bool:
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def _wait(server: int, parent: int, wake: int) -> bool:
-    """Until the server ended (False) or should end (True)."""
+def _wait(server: int, parent: int, wake: int) -> str | None:
+    """Until the server ended (None) or should end: the order's field with the patience to have."""
     watching: list[int] = [0]
     while not _ended(server):
         if watching and os.getppid() != parent:
-            return True
+            return "haste_s"
         readable, _, _ = select.select([wake, *watching], [], [], _PARENT_CHECK_S if watching else None)
         if wake in readable and signal.SIGTERM in os.read(wake, 64):
-            return True
+            return "stop_s"
         if 0 in readable:
             if os.read(0, 1) != b"d":
-                return True
+                return "haste_s"
             watching = []
-    return False
+    return None
 
 
 def _end_children() -> None:

@@ -5,6 +5,7 @@ It must not know readiness or models: a launched server is a process, no more.
 
 import json
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -21,7 +22,33 @@ from loadgen.triton.process import LOOPBACK, end_process, same_process
 from loadgen.triton.words import last_lines
 
 STOP_S = 15.0  # between SIGTERM and SIGKILL; Triton itself gives requests in flight 10 s
+HASTE_S = 2.0  # the same for a server that never served, or whose starter is gone
+_SHM = Path("/dev/shm")  # noqa: S108 - Linux's shared memory
 _SHM_BYTES = 1 << 20  # a python stub's region to begin with, and to grow by
+_PLAIN = re.compile(r"[A-Za-z0-9/._+:@%,=-]+")  # what a shell takes as it stands, and ASCII
+_LOOPBACK = "loadgen's servers listen on loopback only"
+_NEEDED = "loadgen needs that door"
+_EMBEDDED = "it belongs to the embedded server"
+_SET = {
+    "--model-repository": "give loadgen's own --repository",
+    "--model-store": "give loadgen's own --repository",
+    "--load-model": "give loadgen's own --model",
+    "--model-control-mode": "loadgen loads models by name (--model, `loadgen serve load`)",
+    "--http-port": "give loadgen's own --http-port",
+    "--grpc-port": "give loadgen's own --grpc-port",
+    "--metrics-port": "give loadgen's own --metrics-port",
+    "--http-address": _LOOPBACK,
+    "--grpc-address": _LOOPBACK,
+    "--metrics-address": _LOOPBACK,
+    "--allow-http": _NEEDED,
+    "--allow-grpc": _NEEDED,
+    "--allow-metrics": _NEEDED,
+    "--allow-sagemaker": _LOOPBACK,
+    "--allow-vertex-ai": _LOOPBACK,
+    "--backend-directory": _EMBEDDED,
+    "--cache-directory": _EMBEDDED,
+    "--exit-timeout-secs": "`loadgen serve stop` relies on it",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +89,29 @@ class Running:
             end_process(self.server_pid, self.server_born, signal.SIGKILL, 1.0)
 
 
+def check_options(options: Sequence[str]) -> None:
+    """Raises LoadgenError for a tritonserver option that we set ourselves, also in its short form: the
+    server takes `--http-p` for `--http-port`, and the last of two.
+    """
+    for option in options:
+        given = option.partition("=")[0]
+        ours = [name for name in _SET if given.startswith("--") and given != "--" and name.startswith(given)]
+        if ours:
+            name = given if given in ours else ours[0]
+            raise LoadgenError(f"--option {option}: loadgen sets {name} itself; {_SET[name]}")
+        if "python,shm-" in option:
+            raise LoadgenError(f"--option {option}: loadgen sets the python backend's shm- values itself")
+
+
+def check_model_name(model: str) -> None:
+    """Raises LoadgenError for a name that Triton's python backend cannot serve, see `_plain`."""
+    if _PLAIN.fullmatch(model) is None:
+        raise LoadgenError(
+            f"model {model!r}: Triton cannot start Python for a model whose folder's name has spaces, quotes "
+            "or letters beyond ASCII in it; rename the folder (and the name in its config.pbtxt)"
+        )
+
+
 def launch(
     environment: Environment,
     repository: Path,
@@ -79,13 +129,20 @@ def launch(
     prefix = f"loadgen_{secrets.token_hex(6)}_"
     facts = {option[2:].replace("-", "_"): port for option, port in ports.items()}
     order = {
-        "command": _command(environment, repository, ports, prefix, options),
+        "command": _command(
+            Environment(_plain(environment.folder, f"{prefix}server"), environment.libdir),
+            _plain(repository, f"{prefix}repository"),
+            ports,
+            prefix,
+            options,
+        ),
         "log": str(folder / "server.log"),
         "state": str(folder / "state.json"),
         "exit": str(folder / "exit.json"),
         "facts": {**facts, "repository": str(repository)},
         "shm_prefix": prefix,
         "stop_s": STOP_S,
+        "haste_s": HASTE_S,
         "parent": os.getpid(),
     }
     with (folder / "server.log").open("ab") as log:
@@ -103,6 +160,17 @@ def launch(
         said = last_lines((folder / "server.log").read_text(errors="replace"), 1)
         raise LoadgenError(f"Triton could not be started: {'; '.join(said)}")
     return process, Running(**json.loads((folder / "state.json").read_text()))
+
+
+def _plain(folder: Path, name: str) -> Path:
+    """The folder by a path that Triton can pass on: it starts its python stubs by a line of shell, unquoted,
+    and their Python knows ASCII only.  If need be a link, which the keeper removes as it does shared memory.
+    """
+    if _PLAIN.fullmatch(str(folder)):
+        return folder
+    link = _SHM / name
+    link.symlink_to(folder, target_is_directory=True)
+    return link
 
 
 def _command(

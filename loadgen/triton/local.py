@@ -24,13 +24,20 @@ from urllib.parse import quote
 
 from loadgen.records import LoadgenError
 from loadgen.triton.install import Environment, Say, ensure_installed
-from loadgen.triton.launch import STOP_S, Running, launch, read_exit_code
+from loadgen.triton.launch import (
+    HASTE_S,
+    STOP_S,
+    Running,
+    check_model_name,
+    check_options,
+    launch,
+    read_exit_code,
+)
 from loadgen.triton.process import LOOPBACK, choose_ports, listening
 from loadgen.triton.words import faults, last_lines, load_failure
 
 _POLL_S = 0.02
 _ATTEMPTS = 3
-_HASTE_S = 2.0  # for a server that never served: nothing in flight is worth a wait
 _MAX_STATE_WAIT_S = 10.0
 
 
@@ -120,10 +127,11 @@ class LocalTriton:
     def start(self) -> Self:
         """Installs if need be, starts, waits for live, ready and each model.  Nothing is left on failure.
 
-        Raises LoadgenError: see `install`; no such repository or model; a port taken; the server died; a
-        model that cannot be loaded; not ready in time.
+        Raises LoadgenError: see `install`; no such repository or model; an option that is ours; a port taken;
+        the server died; a model that cannot be loaded; not ready in time.
         """
         check_repository(self.repository, self.models)
+        check_options(self._options)
         environment = ensure_installed(self._say)
         for attempt in range(1, _ATTEMPTS + 1):
             ports = choose_ports(self._asked)
@@ -134,7 +142,7 @@ class LocalTriton:
             except BaseException as why:
                 # A free port of our choice can be snatched before the server binds it: choose again.
                 snatched = isinstance(why, LoadgenError) and "already in use" in self.log()
-                self._end(_HASTE_S)
+                self._end(HASTE_S)
                 if attempt == _ATTEMPTS or not snatched:
                     self._forget()
                     raise
@@ -143,7 +151,7 @@ class LocalTriton:
                 self._say(f"loading {model}")
                 self.load(model)
         except BaseException:
-            self._end(_HASTE_S)
+            self._end(HASTE_S)
             self._forget()
             raise
         return self
@@ -218,15 +226,14 @@ class LocalTriton:
     def _pause(self, why: str) -> None:
         """Between two looks at a server that is not yet where we want it."""
         if self._process is not None and self._process.poll() is not None:
-            raise self._died()
+            raise self.died()
         if time.monotonic_ns() > self._deadline_ns:
-            tail = "\n  ".join(last_lines(self.log(), 5))
-            raise LoadgenError(
-                f"{why} after {self._timeout_ns / 1e9:g} s (--timeout); last log lines:\n  {tail}"
-            )
+            late = f"{why} after {self._timeout_ns / 1e9:g} s (--timeout)"
+            raise LoadgenError(_with_log(late, faults(self.log(), 5)))
         time.sleep(_POLL_S)
 
-    def _died(self) -> LoadgenError:
+    def died(self) -> LoadgenError:
+        """How a server that is no more ended, in words."""
         code = self._exit_code()
         how = (
             "ended"
@@ -235,7 +242,9 @@ class LocalTriton:
             if code < 0
             else f"exited with code {code}"
         )
-        return LoadgenError(f"Triton {how}; its last log lines:\n  " + "\n  ".join(faults(self.log(), 5)))
+        # Who was killed had no time to log a fault: an older one would pass for the cause.
+        lines = last_lines if code is not None and code < 0 else faults
+        return LoadgenError(_with_log(f"Triton {how}", lines(self.log(), 5)))
 
     def _exit_code(self) -> int | None:
         return read_exit_code(self._folder)
@@ -255,12 +264,11 @@ class LocalTriton:
             answer = connection.getresponse()
             return answer.status, answer.read().decode(errors="replace")
         except TimeoutError:
-            raise LoadgenError(
-                f"Triton did not answer {method} {path} within {self._timeout_ns / 1e9:g} s (--timeout)"
-            ) from None
+            late = f"Triton did not answer {method} {path} within {self._timeout_ns / 1e9:g} s (--timeout)"
+            raise LoadgenError(_with_log(late, faults(self.log(), 5))) from None
         except (OSError, http.client.HTTPException) as why:
             if self._process is not None and self._gone():
-                raise self._died() from None
+                raise self.died() from None
             raise LoadgenError(f"no server answers at {self.http_target}: {why}") from None
         finally:
             connection.close()
@@ -307,6 +315,11 @@ def check_repository(repository: Path, models: Sequence[str]) -> None:
     for model in models:
         if model not in have:
             raise LoadgenError(f"no model {model!r} in {repository}; it has: {', '.join(have) or 'none'}")
+        check_model_name(model)
+
+
+def _with_log(text: str, lines: Sequence[str]) -> str:
+    return "\n  ".join((f"{text}; its last log lines:", *lines)) if lines else f"{text}; its log is empty"
 
 
 def _error(said: str) -> str:

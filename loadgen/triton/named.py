@@ -6,7 +6,7 @@ It must not know the command line.
 import fcntl
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -81,11 +81,19 @@ def claimed(name: str) -> Iterator[Path]:
         yield folder
 
 
-def start(name: str, server: LocalTriton) -> Running:
-    """Starts a server made with `state_dir=folder_of(name)` and lets it go on without us."""
+def start(name: str, server: LocalTriton, tell: Callable[[Running], None]) -> None:
+    """Starts a server made with `state_dir=folder_of(name)`, tells where, and lets it go on without us.
+
+    Until it was told the server ends with us: none goes on that nobody knows of.
+    """
     with claimed(name):
         server.start()
-        return server.detach()
+        try:
+            tell(server.facts)
+        except BaseException:
+            server.stop()
+            raise
+        server.detach()
 
 
 def stop(name: str) -> Running:

@@ -18,15 +18,18 @@ def one_line(text: str) -> str:
 
 
 def last_lines(log: str, count: int) -> list[str]:
-    """The last lines of a server log that say something: no tables, no blanks."""
-    said = [line.rstrip() for line in log.splitlines() if line.strip() and not line.startswith(_TABLE)]
-    return said[-count:]
+    """The last lines of a server log that say something: no tables, no blanks, nothing of a missing GPU."""
+    return _said(log)[-count:]
+
+
+def _said(log: str) -> list[str]:
+    lines = (line.rstrip() for line in log.splitlines() if not line.startswith(_TABLE))
+    return [line for line in lines if line and _NO_GPU.search(line) is None]
 
 
 def faults(log: str, count: int) -> list[str]:
-    """The last lines logged as errors, or the last lines if none is; without those about a missing GPU."""
-    log = "\n".join(line for line in log.splitlines() if _NO_GPU.search(line) is None)
-    errors = [line.rstrip() for line in log.splitlines() if _FAULT.match(line)]
+    """The last lines logged as errors, or the last lines if none is."""
+    errors = [line.rstrip() for line in _said(log) if _FAULT.match(line)]
     return errors[-count:] if errors else last_lines(log, count)
 
 

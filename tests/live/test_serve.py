@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from loadgen.records import LoadgenError
-from loadgen.triton.install import ensure_installed
+from loadgen.triton.install import Environment, ensure_installed
 from loadgen.triton.keeper import born
 from loadgen.triton.local import LocalTriton
 from loadgen.triton.process import listening, same_process
@@ -196,6 +197,101 @@ def test_ctrl_c_while_starting_leaves_nothing(home):
     assert not same_process(state["server_pid"], state["server_born"])
 
 
+@pytest.fixture
+def asleep(tmp_path):
+    """A repository whose model takes a minute to load."""
+    model = tmp_path / "repository" / "asleep" / "1" / "model.py"
+    model.parent.mkdir(parents=True)
+    model.write_text(
+        "import time\nclass TritonPythonModel:\n    def initialize(self, args):\n        time.sleep(60)\n"
+    )
+    config = (MODELS / "broken" / "config.pbtxt").read_text().replace('"broken"', '"asleep"')
+    (tmp_path / "repository" / "asleep" / "config.pbtxt").write_text(config)
+    return tmp_path / "repository"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL], ids=lambda n: n.name)
+def test_no_signal_to_a_start_leaves_a_server(home, asleep, number):
+    """Triton itself would go on for 10 s: it waits for the model that loads."""
+    name = f"gone-{number.name}"
+    with subprocess.Popen(
+        [sys.executable, "-m", "loadgen", "serve", "start", "--repository", str(asleep), "--model", "asleep", "--name", name],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"LOADGEN_TRITON_HOME": str(home)},
+    ) as ours:  # fmt: skip
+        assert any("loading asleep" in line for line in ours.stderr)
+        folder = home / "servers" / name
+        state = json.loads((folder / "state.json").read_text())
+        until(lambda: "loading: asleep" in (folder / "server.log").read_text(), "the model loads")
+        processes = stubs_of(state["server_pid"])
+        ours.send_signal(number)
+        began = time.monotonic()
+        assert ours.wait(60) == (-number if number == signal.SIGKILL else 130)
+        assert ours.stdout.read() == ""
+    until((folder / "exit.json").exists, "the keeper ended the server")
+    assert time.monotonic() - began < 8
+    assert json.loads((folder / "exit.json").read_text())["asked"] is True
+    assert not any(same_process(*each) for each in processes)
+
+
+def test_sigterm_stops_a_foreground_server(home):
+    with subprocess.Popen(
+        [sys.executable, "-m", "loadgen", "serve", "start", "--repository", str(MODELS), "--name", "term", "--foreground", "--json"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        env=os.environ | {"LOADGEN_TRITON_HOME": str(home)},
+    ) as ours:  # fmt: skip
+        facts = json.loads(ours.stdout.readline())
+        birth = born(facts["pid"])
+        ours.terminate()
+        assert ours.wait(60) == 0
+    assert not same_process(facts["pid"], birth)
+
+
+def test_a_foreground_server_that_was_killed_is_told_with_its_signal_and_no_false_cause(home):
+    with subprocess.Popen(
+        [sys.executable, "-m", "loadgen", "serve", "start", "--repository", str(MODELS), "--name", "shot", "--foreground", "--json"],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=os.environ | {"LOADGEN_TRITON_HOME": str(home)},
+    ) as ours:  # fmt: skip
+        os.kill(json.loads(ours.stdout.readline())["pid"], signal.SIGKILL)
+        told = ours.stderr.read()
+        assert ours.wait(60) == 2
+    assert "error: Triton was killed by signal 9; its last log lines:\n" in told
+    assert "Started Metrics Service" in told
+    assert "CudaDriverHelper" not in told
+
+
+def test_paths_that_triton_cannot_pass_on_are_served_all_the_same(tmp_path):
+    """It hands them to a shell unquoted, and to a Python that knows ASCII only."""
+    folder = tmp_path / "a b; 'ü' $x"
+    shutil.copytree(MODELS, folder / "models", ignore=shutil.ignore_patterns("__pycache__"))
+    with LocalTriton(folder / "models", models=["identity"], state_dir=folder / "state") as server:
+        assert server.facts.repository == str(folder / "models")
+        shared = regions(json.loads((folder / "state" / "state.json").read_text()))
+        assert any(region.is_symlink() for region in shared())
+    assert not shared()
+
+
+def test_a_models_fault_in_its_stub_is_told_when_the_time_is_over(tmp_path):
+    """Triton waits for ever for a stub that crashed before it spoke."""
+    environment = ensure_installed(lambda _: None)
+    home = tmp_path / "home"
+    shutil.copytree(environment.backends, home / "backends")
+    stub = home / "backends" / "python" / "triton_python_backend_stub"
+    stub.unlink()
+    stub.write_text('#!/bin/sh\necho "  what():  stol" >&2\nexit 134\n')
+    stub.chmod(0o755)
+    ours = LocalTriton(MODELS, models=["identity"], state_dir=tmp_path / "state", timeout_ns=5 * 10**9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Environment, "backends", home / "backends")
+        with pytest.raises(LoadgenError) as caught:
+            ours.start()
+    assert "did not answer POST /v2/repository/models/identity/load within 5 s (--timeout)" in str(
+        caught.value
+    )
+    assert "what():  stol" in str(caught.value)
+
+
 def test_what_cannot_be_started_is_told_and_leaves_nothing(serve):
     def refused(*arguments):
         done = serve("start", "--name", "never", *arguments, check=2)
@@ -214,7 +310,14 @@ def test_what_cannot_be_started_is_told_and_leaves_nothing(serve):
     assert died.startswith("Triton exited with code 1; its last log lines:\n")
     assert "unrecognized option '--nonsense'" in died
     slow = refused("--repository", str(MODELS), "--model", "identity", "--timeout", "500ms")
-    assert "within 0.5 s (--timeout)" in slow
+    assert " 0.5 s (--timeout); its " in slow  # live in that time or not, as busy as this machine is
+    assert refused("--repository", str(MODELS), "--timeout", "1ms") == (
+        "the server is not live after 0.001 s (--timeout); its log is empty\n"
+    )
+    ours = refused("--repository", str(MODELS), "--option=--http-port=18002")
+    assert ours == (
+        "--option --http-port=18002: loadgen sets --http-port itself; give loadgen's own --http-port\n"
+    )
     assert "--timeout" in refused("--repository", str(MODELS), "--timeout", "8")
     assert "allowed are letters" in refused("--repository", str(MODELS), "--name", "../x")
     with socket.socket() as busy:

@@ -73,10 +73,14 @@ def test_a_text_that_is_no_config_is_one_line():
         parse("max_batch: 3")
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a b", "-x", "x" * 129, "mödel", "a\n"])
+@pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a b", "-x", "x" * 101, "mödel", "a\n"])
 def test_model_names_stay_in_the_repository(name):
     with pytest.raises(OptionError, match="model name"):
         ConvertOptions(name=name)
+
+
+def test_a_model_name_may_have_a_hundred_characters():
+    assert ConvertOptions(name="x" * 100).name == "x" * 100
 
 
 @pytest.mark.parametrize(

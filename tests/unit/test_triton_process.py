@@ -74,6 +74,7 @@ def order(tmp_path, script, **changes):
         "facts": {"http_port": 1, "grpc_port": 2, "metrics_port": 3, "repository": "r"},
         "shm_prefix": f"loadgen_test_{os.getpid()}_",
         "stop_s": 5.0,
+        "haste_s": 5.0,
         "parent": os.getpid(),
     } | changes
 
@@ -155,6 +156,15 @@ def test_the_server_goes_when_our_end_of_the_pipe_closes(tmp_path, keep):
     process.stdin.close()
     process.wait(10)
     assert exit_facts(tmp_path) == {"exit_code": -signal.SIGTERM, "asked": True}
+    assert not running.alive()
+
+
+def test_an_orphan_is_given_little_time(tmp_path, keep):
+    process, running = keep("trap '' TERM; echo up; while :; do sleep 0.05; done", stop_s=1000.0, haste_s=0.2)
+    until(lambda: (tmp_path / "server.log").read_text() == "up\n", "the shell runs")
+    process.stdin.close()  # as by kill -9 of the starter
+    process.wait(10)
+    assert exit_facts(tmp_path) == {"exit_code": -signal.SIGKILL, "asked": True}
     assert not running.alive()
 
 
