@@ -169,7 +169,7 @@ class _Run:
             "cap": {"in_flight": cap and cap.in_flight, "when_full": cap.when_full if cap else "wait"},
             "objectives": [o.text for o in profile.objectives],
             "phases": [{"name": p.name, "loop": p.loop, "measured": p.measured, "duration_ns": p.duration_ns,
-                        "users": p.users, "requests": p.requests, "planned": None if p.due_ns is None else len(p.due_ns),
+                        "users": p.users, "requests": p.requests, "think_ns": p.think_ns, "planned": None if p.due_ns is None else len(p.due_ns),
                         "start_ns": None, "load_end_ns": None, "end_ns": None, "max_in_flight": 0,
                         "cap_waits": 0, "cpu_ns": 0, "cpu_max_ns": 0, "loop_lag_ns": None} for p in self.plan.phases],
             "server": server, "client": client_facts(), "first_request_ns": first, "doubts": [],
