@@ -17,6 +17,7 @@ LATE_NS = 10_000_000
 LATE_SHARE = 0.1  # of the median service time
 LATE_LEAST_NS = 100_000  # below it lateness is the grain of timers and of one write
 FULL_CORE = 0.85
+LEAST_WALL_NS, LEAST_PROBES = 10**9, 100  # in a shorter look one hiccup of the machine is everything
 BEHIND = 0.95
 RESENT = 0.01
 RATE_WINDOWS = 20
@@ -119,12 +120,19 @@ def _client_bound(told: dict[str, Any], rows: Frame, workers: int) -> list[Doubt
     reasons, wall = [], _load_ns(told)
     cpu_ns = told.get("cpu_max_ns", told.get("cpu_ns"))
     busy = cpu_ns / wall if cpu_ns is not None and wall else 0.0
-    if busy > FULL_CORE:
+    if busy > FULL_CORE and wall >= LEAST_WALL_NS:
         reasons.append(f"it used {busy:.0%} of a core" + (" (the busiest worker)" if workers > 1 else ""))
-    loop = (told.get("loop_lag_ns") or {}).get("p99")
+    lag = told.get("loop_lag_ns") or {}
+    loop = lag.get("p99") if (lag.get("n") or 0) >= LEAST_PROBES else None
     median = quantile(rows.latency_ns[rows.ok], 0.5) or 0
     if loop is not None and loop > max(LATE_NS, LATE_SHARE * median):
         reasons.append(f"P99 of its event loop's lag was {show_ns(loop)}")
+    dropped = rows.where(rows.dropped)
+    late = (
+        quantile(dropped.latency_ns, 0.99) or 0
+    )  # dropped when it was looked at: due to done is our lateness
+    if late > max(LATE_NS, LATE_SHARE * median):
+        reasons.append(f"P99 of how late it looked at arrivals that it dropped was {show_ns(late)}")
     end = told.get("load_end_ns")
     if told["loop"] == "open" and end is not None and not told.get("cap_waits") and not rows.dropped.any():
         due = int((rows.due_ns <= end).sum())

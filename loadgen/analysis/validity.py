@@ -167,7 +167,7 @@ def _warm_up(seen: Evidence) -> list[Doubt]:
         for phase in seen.info["phases"]
         if not phase.get("measured") and phase.get("start_ns") is not None
     ]
-    hint = "put a phase with measured: false, at the same concurrency or rate, before the first measured one"
+    hint = "put a phase with warmup: true, at the same concurrency or rate, before the first measured one"
     if not warm:
         return [Doubt("short_warmup", "there was no warm-up phase: first requests are in the figures", hint)]
     # an open loop reaches its maximum by chance: only a clear excess means slots that were never warmed
