@@ -8,16 +8,15 @@ import itertools
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
-from typing import cast
 
 from loadgen.records import LoadgenError, Outcome, Request
 from loadgen.seams import Clock, Receiver
 from loadgen.target import Target
-from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Link, no_delay
+from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer
+from loadgen.transport.grpc_connection import Connection
 from loadgen.transport.outcomes import grpc_outcome
 from loadgen.units import show_bytes, show_ns
 from loadgen.wire.errors import ProtocolError
-from loadgen.wire.h2 import H2Connection
 from loadgen.wire.h2_frames import (
     NO_ERROR,
     REFUSED_STREAM,
@@ -28,133 +27,12 @@ from loadgen.wire.h2_frames import (
     error_name,
     goodbye,
 )
-from loadgen.wire.hpack_lite import SUCCESS, Blocks, encode_call
+from loadgen.wire.hpack_lite import Blocks, encode_call
 
 MESSAGE_LIMIT = 2**31 - 1
 TRIES = 5  # times that a server may refuse a stream unprocessed before we believe it
 _ENHANCE_YOUR_CALM = 11
 _BATCH = 16  # calls sent while answers are read leave together, at most this many
-_OK = Outcome.OK
-
-
-class _Connection(Link):
-    __slots__ = ("_now", "_owner", "corked", "gone", "h2", "proven", "transport", "unsent", "write")
-
-    transport: asyncio.Transport
-    write: Callable[[bytes], None]
-
-    def __init__(self, owner: "GrpcTransport") -> None:
-        self.ready = asyncio.get_running_loop().create_future()
-        self._owner = owner
-        self._now = owner.now_ns
-        self.h2 = H2Connection(owner.blocks)
-        self.gone = False
-        self.opened_ns = 0
-        self.proven = False  # it has answered a call, however
-        self.corked = False  # what is sent now goes to h2.out, and into `unsent`: it has no sent_ns yet
-        self.unsent: list[Stream] = []
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        no_delay(transport)
-        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
-        self.write = self.transport.write
-        self._owner.made(self)
-        self.write(self.h2.greeting())
-
-    def data_received(self, data: bytes) -> None:
-        now = self._now()
-        owner = self._owner
-        h2 = self.h2
-        try:
-            ended = h2.receive(data, now)
-        except ProtocolError as why:
-            self._broken(why, data, now)
-            return
-        if h2.out:
-            self._control()
-        if ended and not self.proven:
-            self._prove(ended)
-        if h2.retiring:
-            self._owner.retire(self, Outcome.REJECTED, f"the server takes no calls: {h2.farewell}")
-        # what the callbacks send on this connection leaves in few writes: a system call each would cost more
-        # than the callbacks do; it is stamped when it leaves
-        self.corked = True
-        try:
-            for stream in ended:
-                if stream.end is SUCCESS and stream.bytes_in and stream.body is None:
-                    token = stream.token
-                    del owner.flying[token]
-                    owner.on_reply(token, stream.sent_ns, stream.first_ns, now, _OK, 0, stream.bytes_in, None)
-                else:
-                    owner.ended(stream, now, h2.farewell)
-            if owner.queue:
-                owner.serve()
-        finally:
-            self.corked = False
-            if h2.out:
-                self.flush()
-        if h2.retiring:
-            self._retire()
-
-    def _prove(self, ended: list[Stream]) -> None:
-        self.proven = any(not isinstance(stream.end, Reset) for stream in ended)
-        if self.proven:
-            self._owner.dialer.answered()
-
-    def flush(self) -> None:
-        """Writes what was held back."""
-        if self.unsent:
-            now = self._now()
-            for stream in self.unsent:
-                stream.sent_ns = now
-            self.unsent.clear()
-        if not self.gone:
-            self.write(self.h2.take())
-
-    def _control(self) -> None:
-        """Writes what framing itself has to say; the first of it answers the peer's SETTINGS."""
-        self.write(self.h2.take())
-        if self.ready is not None and not self.ready.done() and self.h2.ready:
-            self.ready.set_result(None)
-
-    def _retire(self) -> None:
-        if self.ready is not None and not self.ready.done():
-            self.ready.set_result(None)  # the owner sees that it is gone
-        if not self.h2.streams and not self.gone:
-            self.gone = True
-            self.transport.close()
-
-    def _broken(self, why: ProtocolError, data: bytes, now: int) -> None:
-        words = str(why)
-        if not self.h2.ready and data.startswith(b"HTTP/1."):
-            words = "the server speaks HTTP/1.1 here, not gRPC"
-        self.gone = True
-        self.write(goodbye(why.code, words))
-        self.transport.close()
-        self._owner.retire(self, Outcome.CONNECT, words)
-        for stream in self.h2.ended:
-            self._owner.ended(stream, now, self.h2.farewell)
-        self._lose(now, Outcome.PROTOCOL, words)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        words = self.h2.farewell or "the connection ended before the answer did"
-        if exc is not None and not self.h2.farewell:
-            words += f" ({exc})"
-        if not self.gone:
-            self.gone = True
-            self._owner.reconnects += 1
-        self._owner.retire(self, Outcome.CONNECT, "the server ended a new connection without an answer")
-        self._lose(self._now(), Outcome.STREAM_ENDED_EARLY, words)
-        self._owner.forget(self)
-
-    def _lose(self, now: int, outcome: Outcome, words: str) -> None:
-        if self.ready is not None and not self.ready.done():
-            self.ready.set_exception(ProtocolError(words))
-        streams = list(self.h2.streams.values())
-        self.h2.streams.clear()
-        for stream in streams:
-            self._owner.tell(stream, now, outcome, 0, words)
-        self._owner.want()
 
 
 class GrpcTransport:
@@ -184,11 +62,11 @@ class GrpcTransport:
         self._call_blocks: dict[tuple[str, tuple[tuple[str, str], ...]], bytes] = {}
         self.flying: dict[int, Stream] = {}
         self.queue: OrderedDict[int, Stream] = OrderedDict()
-        self._open_links: list[_Connection] = []  # those that take new calls
-        self._turn: Iterator[_Connection] = itertools.cycle(())
-        self._links: set[_Connection] = set()
-        self.dialer: Dialer[_Connection] = Dialer(
-            target, clock, tls, connect_timeout_ns, lambda: _Connection(self), self._opened, self._failed,
+        self._open_links: list[Connection] = []  # those that take new calls
+        self._turn: Iterator[Connection] = itertools.cycle(())
+        self._links: set[Connection] = set()
+        self.dialer: Dialer[Connection] = Dialer(
+            target, clock, tls, connect_timeout_ns, lambda: Connection(self), self._opened, self._failed,
             self.want, "h2",
         )  # fmt: skip
         self._room = 1  # calls that a new connection will take, as far as we know
@@ -345,7 +223,7 @@ class GrpcTransport:
         now = self.now_ns()
         stream = self.flying.get(token)
         if stream is not None:
-            link: _Connection = stream.link
+            link: Connection = stream.link
             if link.unsent:
                 link.flush()
             link.h2.cancel(stream)
@@ -367,11 +245,11 @@ class GrpcTransport:
             outcome, words = self.dialer.given_up(outcome, "given up before any connection had room")
             self.on_reply(token, stream.sent_ns, 0, now, outcome, 0, 0, words)
 
-    def made(self, link: "_Connection") -> None:
+    def made(self, link: Connection) -> None:
         """A connection exists (it may not be open yet)."""
         self._links.add(link)
 
-    def _opened(self, link: "_Connection") -> None:
+    def _opened(self, link: Connection) -> None:
         if link.gone or link.h2.retiring:
             words = link.h2.farewell or "the connection ended"
             words = f"the server took no calls on a new connection: {words}"
@@ -383,7 +261,7 @@ class GrpcTransport:
         self.serve()
         self.want()
 
-    def retire(self, link: "_Connection", outcome: Outcome, words: str) -> None:
+    def retire(self, link: Connection, outcome: Outcome, words: str) -> None:
         """The server takes no new calls on a connection."""
         if link in self._open_links:
             self._open_links.remove(link)
@@ -399,7 +277,7 @@ class GrpcTransport:
             token, stream = self.queue.popitem(last=False)
             self.on_reply(token, stream.sent_ns, 0, self.now_ns(), outcome, 0, 0, words)
 
-    def forget(self, link: "_Connection") -> None:
+    def forget(self, link: Connection) -> None:
         """A connection is no more."""
         self._links.discard(link)
         if self._all_gone is not None and not self._links and not self._all_gone.done():

@@ -279,6 +279,8 @@ def test_headers_are_read_checked_and_never_shown():
         ("a: s3cret\0", "one line of printable ASCII"),
         ("a: s3cret é", "one line of printable ASCII"),
         ("Content-Length: 3", "loadgen sets it itself"),
+        ("Host: s3cret/x", "its value is a name or address"),
+        ("Host:", "its value is a name or address"),
     ]:
         with pytest.raises(LoadgenError, match=words) as caught:
             parse_headers([text])

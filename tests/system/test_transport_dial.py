@@ -84,11 +84,11 @@ REQUEST = Request("inference.GRPCInferenceService/ModelInfer", (), b"body")
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.parametrize("manner", ["refuses", "closes at once", "closes unanswered"])
-def test_a_server_that_slams_the_door_is_not_hammered(monkeypatch, kind, manner):
+def test_a_server_that_slams_the_door_is_not_hammered(monkeypatch, kind, manner):  # noqa: C901, PLR0915 - one story
     """32 users who ask again as soon as they were told, for two seconds: a bounded number of connections."""
     run = LOOPS["uvloop"]
 
-    async def job():
+    async def job():  # noqa: PLR0915 - one story
         make, _ = KINDS[kind]
         shop = Shop()
         await shop.open(factory(kind, []))

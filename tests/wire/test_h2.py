@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 from hpack import Decoder, Encoder
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from loadgen.records import LoadgenError
@@ -124,6 +124,13 @@ def test_a_call_is_these_frames():
     assert len(link.streams) == 2
 
 
+def test_a_host_of_ones_own_is_the_authority():
+    block = encode_call("/p", "h:1", tls=False, metadata=[("x", "1"), ("Host", "a.example")])
+    fields = Decoder().decode(block)
+    assert [value for name, value in fields if name == ":authority"] == ["a.example"]
+    assert [name for name, _ in fields if not name.startswith(":")] == ["te", "content-type", "x"]
+
+
 def test_metadata_and_long_values():
     block = encode_call("/p", "h", tls=True, metadata=[("Authorization", "B" * 5000), ("x-bin", "AA==")])
     fields = dict(Decoder().decode(block))
@@ -226,6 +233,7 @@ def test_a_dialogue_is_read_whole_and_byte_by_byte(name):
         assert link.streams == {}
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # on a busy machine
 @given(name=st.sampled_from(sorted(DIALOGUES)), places=st.lists(st.integers(0, 2**16), max_size=8))
 def test_a_dialogue_is_read_cut_anywhere(name, places):
     link, _ = connect(3)

@@ -197,6 +197,13 @@ def test_a_request_is_these_bytes():
     )
 
 
+def test_a_host_of_ones_own_takes_the_place_of_the_targets():
+    request = Request("m", (), b"")
+    assert encode_request(request, "h:8000", "", [("X", "1"), ("host", "a.example"), ("Y", "2")]) == (
+        b"POST /m HTTP/1.1\r\nHost: a.example\r\nContent-Length: 0\r\nX: 1\r\nY: 2\r\n\r\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("path", "headers"),
     [
