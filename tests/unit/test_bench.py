@@ -11,9 +11,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from loadgen.records import Tensor
+from loadgen.wire import kserve_grpc
+from loadgen.wire.hpack_lite import encode_call
 from loadgen.wire.kserve_http import read_infer_response
 from tests.bench import capture, compare, table
 from tests.bench.compare import Group, Row
+from tests.bench.null_grpc import Answers, NullGrpc
 from tests.bench.servers import MODEL, Null, get
 
 PORT = 8000
@@ -158,6 +162,27 @@ def test_every_ratio_has_its_cells_in_what_is_run():
             assert len(rounds) == 1
             assert quick or rounds[0] >= 5
     assert not any(g.captured for g, _ in compare.groups(quick=False, can_capture=False))
+
+
+def test_the_null_grpc_server_answers_the_same_in_any_cutting():
+    request = kserve_grpc.infer_request("m", "", (Tensor("INPUT", "FP32", (1, 16), bytes(64)),))
+    block = encode_call("/" + request.path.lstrip("/"), "h:1", tls=False, metadata=request.headers)
+    message = b"\0" + len(request.body).to_bytes(4, "big") + request.body
+    calls = [frame(1, 4, s, block) + frame(0, 1, s, message) for s in range(1, 401, 2)]
+    calls.insert(100, frame(6, 0, 0, b"pingpong"))
+    told = []
+    for size in (1, 100, 10**6):
+        answers, written = Answers("m"), []
+        server = NullGrpc(answers)
+        server.connection_made(SimpleNamespace(write=written.append))
+        server.data_received(bytes(24) + frame(8, 0, 0, (10**6).to_bytes(4, "big")) + calls[0])
+        data = b"".join(calls[1:])
+        for at in range(0, len(data), size):
+            server.data_received(data[at : at + size])
+        assert answers.inferences == 200
+        told.append(b"".join(written))
+    assert told[0] == told[1] == told[2]
+    assert [told[0].count(s.to_bytes(4, "big") + b"\0") for s in (1, 399)] == [2, 2]  # message and end of each
 
 
 def test_the_null_grpc_server_answers_grpcio_and_counts():
