@@ -182,7 +182,10 @@ def test_the_null_grpc_server_answers_the_same_in_any_cutting():
         assert answers.inferences == 200
         told.append(b"".join(written))
     assert told[0] == told[1] == told[2]
-    assert [told[0].count(s.to_bytes(4, "big") + b"\0") for s in (1, 399)] == [2, 2]  # message and end of each
+    assert [told[0].count(s.to_bytes(4, "big") + b"\0") for s in (1, 399)] == [
+        2,
+        2,
+    ]  # message and end of each
 
 
 def test_the_null_grpc_server_answers_grpcio_and_counts():
