@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +182,15 @@ def run_all(todo: list[tuple[Group, int]], servers: dict[str, Server], say: Any)
     return sorted(rows.values(), key=lambda row: (places[row.group], order[row.who]))
 
 
+def read_rows(path: Path) -> list[Row]:
+    """The rows that a bench.json was made from."""
+    rows = []
+    for told in json.loads(path.read_text())["cells"]:
+        group = Group(**{f.name: told[f.name] for f in fields(Group) if f.name != "who"})
+        rows.append(Row(group, told["who"], [cell and Cell(**cell) for cell in told["rounds"]]))
+    return rows
+
+
 def machine() -> dict[str, Any]:
     model = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
                   if line.startswith("model name")), None)  # fmt: skip
@@ -198,8 +207,13 @@ def main() -> None:
     parser.add_argument(
         "--only", help="only groups whose words (triton|null http|grpc closed|open LOAD) hold these"
     )
+    parser.add_argument("--show", type=Path, help="run nothing: print the table of a bench.json")
     parser.add_argument("--out", type=Path, default=Path("bench.json"))
     args = parser.parse_args()
+    if args.show:
+        rows = read_rows(args.show)
+        print(table.text(rows, table.ratios(rows)))
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers are stopped on the way out
     refusal = capture.refusal()
     missing = clients.missing()
