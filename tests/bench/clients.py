@@ -31,11 +31,10 @@ if TYPE_CHECKING:
 
 PROFILE = """
 name: bench
-seed: %d
 kinds:
   k: {model: %s, length: {fixed: 16}}
 phases:
-  - {name: warm-up, warmup: true, closed: {users: %d, duration: %s}}
+  - {name: warm-up, warmup: true, %s}
   - {name: load, %s}
 """
 WARM_UP_S = 0.5
@@ -125,11 +124,15 @@ def run_options() -> str:
 
 
 def loadgen(job: Job, options: tuple[str, ...] = ()) -> Cell:
-    load = (f"closed: {{users: {job.users}, duration: {job.seconds}s}}" if job.users else
-            f"open: {{arrivals: uniform, rate: [{{duration: {job.seconds}s, at: {job.rate}/s}}]}}")  # fmt: skip
+    warm_up, load = (
+        f"closed: {{users: {job.users}, duration: {seconds}s}}"
+        if job.users
+        else f"open: {{arrivals: uniform, rate: [{{duration: {seconds}s, at: {job.rate}/s}}]}}"
+        for seconds in (WARM_UP_S, job.seconds)
+    )
     with tempfile.TemporaryDirectory(prefix="loadgen-bench-") as folder:
         profile, out = Path(folder) / "profile.yaml", Path(folder) / "run"
-        profile.write_text(PROFILE % (1, MODEL, job.users or 8, f"{WARM_UP_S}s", load))
+        profile.write_text(PROFILE % (MODEL, warm_up, load))
         target = f"{job.protocol}://{address(job)}"
         command = [sys.executable, "-m", "loadgen", "run", str(profile), "--target", target, "--out", str(out), "-q", *options]  # fmt: skip
         cell, said = timed(command, job, (0, _DOUBTFUL))

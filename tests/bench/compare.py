@@ -18,7 +18,7 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -76,30 +76,28 @@ def groups(*, quick: bool, can_capture: bool) -> list[tuple[Group, int]]:
     """What is run, and how many rounds of it."""
     pair = ("loadgen", "perf_analyzer")
     both = ("http", "grpc")
+    three, workers = (*pair, "wrk"), ("loadgen", "loadgen -w2")
     if quick:
-        todo = [(Group("triton", p, users=32, seconds=2), 2) for p in both]
-        todo += [(Group("null", p, users=32, seconds=2), 1) for p in both]
-        wire = [Group("triton", p, users=32, seconds=1, captured=True, who=(*pair, "wrk")) for p in both]
+        todo = [(Group("triton", p, users=32, seconds=2, who=three), 2) for p in both]
+        todo += [(Group("null", p, users=32, seconds=1.5, who=three), 1) for p in both]
+        todo += [(Group("null", "grpc", users=128, seconds=1.5, who=workers), 1)]
+        wire = [Group("triton", p, users=32, seconds=1, captured=True, who=three) for p in both]
         lateness = [(Group("null", "http", rate=3000, seconds=2, captured=True), 1)]
     else:
-        todo = [(Group(s, p, users=32, seconds=6), 5) for s in ("triton", "null") for p in both]
-        todo += [(Group("triton", p, users=u, seconds=3, who=pair), 5) for p in both for u in (1, 8)]
+        todo = [(Group("triton", p, users=32, seconds=9), 5) for p in both]
+        todo += [(Group("triton", p, users=u, seconds=2, who=pair), 5) for p in both for u in (1, 8)]
+        todo += [(Group("null", p, users=32, seconds=3), 5) for p in both]
+        todo += [(Group("null", "grpc", users=128, seconds=3, who=workers), 5)]
         wire = [
-            Group("triton", p, users=u, seconds=2, captured=True, who=(*pair, "wrk"))
+            Group("triton", p, users=u, seconds=1.5, captured=True, who=three)
             for p in both
             for u in (1, 8, 32)
         ]
-        wire += [Group("null", p, users=32, seconds=2, captured=True) for p in both]
+        wire += [Group("null", p, users=32, seconds=1.5, captured=True) for p in both]
         lateness = [
-            (Group("null", "http", rate=r, seconds=3, captured=True), 5) for r in (500, 1000, 3000, 6000)
+            (Group("null", "http", rate=r, seconds=2, captured=True), 5) for r in (500, 1000, 3000, 6000)
         ]
-        lateness += [(Group("null", "grpc", rate=3000, seconds=3, captured=True), 5)]
-    todo += [
-        (
-            Group("null", "grpc", users=128, seconds=2 if quick else 4, who=("loadgen", "loadgen -w2")),
-            1 if quick else 5,
-        )
-    ]
+        lateness += [(Group("null", "grpc", rate=3000, seconds=2, captured=True), 5)]
     return todo + [(g, 1) for g in wire] * can_capture + lateness * can_capture
 
 
@@ -184,6 +182,15 @@ def run_all(todo: list[tuple[Group, int]], servers: dict[str, Server], say: Any)
     return sorted(rows.values(), key=lambda row: (places[row.group], order[row.who]))
 
 
+def read_rows(path: Path) -> list[Row]:
+    """The rows that a bench.json was made from."""
+    rows = []
+    for told in json.loads(path.read_text())["cells"]:
+        group = Group(**{f.name: told[f.name] for f in fields(Group) if f.name != "who"})
+        rows.append(Row(group, told["who"], [cell and Cell(**cell) for cell in told["rounds"]]))
+    return rows
+
+
 def machine() -> dict[str, Any]:
     model = next((line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines()
                   if line.startswith("model name")), None)  # fmt: skip
@@ -200,8 +207,13 @@ def main() -> None:
     parser.add_argument(
         "--only", help="only groups whose words (triton|null http|grpc closed|open LOAD) hold these"
     )
+    parser.add_argument("--show", type=Path, help="run nothing: print the table of a bench.json")
     parser.add_argument("--out", type=Path, default=Path("bench.json"))
     args = parser.parse_args()
+    if args.show:
+        rows = read_rows(args.show)
+        print(table.text(rows, table.ratios(rows)))
+        return
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # servers are stopped on the way out
     refusal = capture.refusal()
     missing = clients.missing()

@@ -16,6 +16,7 @@ import os
 import sys
 from struct import Struct
 
+import numpy as np
 from hpack import Decoder
 
 HEAD = Struct(">IBI")
@@ -27,6 +28,7 @@ _CLOSING = b"\x00\x0bgrpc-status\x010"
 _UNIMPLEMENTED = b"\x00\x0bgrpc-status\x0212"
 _WINDOW = 2**31 - 1
 _PREFACE_BYTES = 24
+_MANY = 48  # calls from which on numpy is cheaper than a loop
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
@@ -77,6 +79,7 @@ class Answers:
             name: framed_answer(message.SerializeToString()) for name, message in messages.items()
         }
         self.infer = self._framed["ModelInfer"]
+        self.marks = [at for at in range(len(self.infer)) if self.infer.startswith(MARK, at)]
         self._refusal = refusal()
 
     def to(self, method: str) -> bytes:
@@ -142,16 +145,24 @@ class NullGrpc(asyncio.Protocol):
         """Answers the run of inferences framed like the last one; returns where it ends."""
         assert self.shape is not None
         shape, head, block, body = self.shape
-        answer, replace = self.answers.infer, MARK
-        count, step = 0, shape.size
+        answer, step = self.answers.infer, shape.size
+        count = (len(data) - pos) // step
+        if count >= _MANY and self.window > count * len(answer) and not self.parked:
+            written = self.answer_many(data, pos, count, step)
+            if written is not None:
+                self.answers.inferences += count
+                self.taken += count * int.from_bytes(body[:3], "big")
+                self.window -= len(written)
+                out.append(written)
+                return pos + count * step
         more = []
-        for _ in range((len(data) - pos) // step):
+        for _ in range(count):
             a, stream, b, c, again = shape.unpack_from(data, pos)
             if a != head or b != block or c != body or stream != again:
                 break
-            more.append(answer.replace(replace, stream))
+            more.append(answer.replace(MARK, stream))
             pos += step
-            count += 1
+        count = len(more)
         if count:
             self.answers.inferences += count
             self.taken += count * (int.from_bytes(body[:3], "big"))
@@ -162,6 +173,24 @@ class NullGrpc(asyncio.Protocol):
                 for one in more:
                     self.tell(one, out)
         return pos
+
+    def answer_many(self, data: bytes, pos: int, count: int, step: int) -> bytes | None:
+        """The same for that many at once; None when one of them is framed otherwise."""
+        assert self.shape is not None
+        _, head, block, body = self.shape
+        calls = np.frombuffer(data, np.uint8, count * step, pos).reshape(count, step)
+        at = 9 + len(block)
+        streams = calls[:, 5:9]
+        for start, wanted in ((0, head), (9, block), (at, body)):
+            if (calls[:, start : start + len(wanted)] != np.frombuffer(wanted, np.uint8)).any():
+                return None
+        if (streams != calls[:, at + 5 : at + 9]).any():
+            return None
+        written = np.empty((count, len(self.answers.infer)), np.uint8)
+        written[:] = np.frombuffer(self.answers.infer, np.uint8)
+        for place in self.answers.marks:
+            written[:, place : place + 4] = streams
+        return written.tobytes()
 
     def frame(
         self, kind: int, flags: int, stream: int, data: bytes, pos: int, end: int, out: list[bytes]
