@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,7 +18,7 @@ from rich.console import Console
 
 from loadgen.records import LoadgenError
 from loadgen.target import parse_target
-from loadgen.units import UnitError, parse_duration
+from loadgen.units import UnitError, parse_duration, show_ns
 
 if TYPE_CHECKING:
     from loadgen.triton.launch import Running
@@ -80,7 +81,7 @@ def start(
         if foreground:
             _stay(name, server, as_json)
         else:
-            named.start(name, server, lambda running: _print_started(name, running, as_json))
+            named.start(name, server, lambda running: _print_started(name, running, server, as_json))
 
 
 @contextmanager
@@ -102,7 +103,7 @@ def _stay(name: str, server: "LocalTriton", as_json: bool) -> None:
     with named.claimed(name):
         server.start()
     try:
-        _print_started(name, server.facts, as_json)
+        _print_started(name, server.facts, server, as_json)
         code = server.wait()
     except KeyboardInterrupt:
         _say("stopping")
@@ -113,12 +114,16 @@ def _stay(name: str, server: "LocalTriton", as_json: bool) -> None:
         raise server.died()
 
 
-def _print_started(name: str, running: "Running", as_json: bool) -> None:
+def _print_started(name: str, running: "Running", server: "LocalTriton", as_json: bool) -> None:
+    ready = server.readiness
     if as_json:
-        typer.echo(json.dumps({"name": name, **_addresses(running)}))
+        typer.echo(json.dumps({"name": name, **_addresses(running), "readiness": asdict(ready)}))
         return
     for key, value in _addresses(running).items():
         typer.echo(f"{key:<10} {value}")
+    typer.echo(f"{'live':<10} {show_ns(ready.live_ns or 0)} after its start")
+    for model, ns in ready.load_ns.items():
+        typer.echo(f"{'loaded':<10} {model} in {show_ns(ns)}")
 
 
 def _addresses(running: "Running") -> dict[str, Any]:
