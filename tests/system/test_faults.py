@@ -301,7 +301,8 @@ def test_storms_of_goaways(run, last):
     assert ran.outcomes("load")["OK"] >= 115
     assert set(ran.outcomes("load")) <= {"OK", "REJECTED"}
     assert ran.outcomes("after") == {"OK": 40}
-    assert 10 < server.connections < 60
+    assert 4 <= server.connections < 60
+    assert last == "everything" or server.inferences > 161, "what was not taken is sent again"
 
 
 def test_nothing_but_goaways_ends_too(run):
