@@ -3,7 +3,6 @@
 Parses, calls `loadgen.triton`, prints.
 """
 
-import asyncio
 import json
 import signal
 import time
@@ -14,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from loadgen.records import LoadgenError
 from loadgen.target import parse_target
@@ -32,6 +30,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _say(line: str) -> None:
+    from rich.console import Console
+
     Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True, style="dim")
 
 
@@ -182,6 +182,8 @@ def _status(name: str) -> dict[str, Any]:
     if running is None or not running.alive():
         code = None if running is None else read_exit_code(named.folder_of(name))
         return {"name": name, "running": False, "exit_code": code, "models": []}
+    import asyncio
+
     health = asyncio.run(_health(running.http_target))
     return {"name": name, "running": True, **_addresses(running), **health}
 
@@ -218,6 +220,8 @@ def load(
 
     running = named.find_alive(name)
     check_model_name(model)
+    import asyncio
+
     asyncio.run(_load(running.http_target, named.folder_of(name) / "server.log", model))
     typer.echo(f"{model} is ready")
 
