@@ -55,12 +55,13 @@ def details(frame: Frame, kinds: list[dict[str, Any]]) -> dict[str, Any]:
 
 def durations(frame: Frame) -> dict[str, Any]:
     """latency, service and lag of the successes."""
-    ok = frame.ok
-    sent = ok & frame.sent
+    ok = frame.where(frame.ok)
+    due, sent, done = ok.due_ns, ok.sent_ns, ok.done_ns
+    left = sent >= 0
     return {
-        "latency_ns": distribution(_picked(frame.latency_ns, ok)),
-        "service_ns": distribution(_picked(frame.service_ns, sent)),
-        "lag_ns": distribution(_picked(frame.lag_ns, sent)),
+        "latency_ns": distribution(done - due),
+        "service_ns": distribution(_picked(done - sent, left)),
+        "lag_ns": distribution(_picked(sent - due, left)),
     }
 
 
@@ -88,7 +89,8 @@ def by_length(frame: Frame) -> list[dict[str, Any]]:
     They end there because lengths are usually padded up to, and models built for, powers of two.
     """
     ok = frame.where(frame.ok & (frame.length >= 0))
-    length, latency, service, sent = ok.length, ok.latency_ns, ok.service_ns, ok.sent
+    length, sent, done = ok.length, ok.sent_ns, ok.done_ns
+    latency, service, left = done - ok.due_ns, done - sent, sent >= 0
     edges = np.ceil(np.log2(np.maximum(length, 1))).astype(np.int8)
     found = []
     for edge in np.flatnonzero(np.bincount(edges)).tolist():
@@ -99,7 +101,7 @@ def by_length(frame: Frame) -> list[dict[str, Any]]:
                 "to": 1 << edge,
                 "n": int(np.count_nonzero(part)),
                 "latency_ns": distribution(_picked(latency, part)),
-                "service_ns": distribution(_picked(service, part & sent)),
+                "service_ns": distribution(_picked(service, part & left)),
             }
         )
     return found
