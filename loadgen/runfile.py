@@ -25,7 +25,7 @@ import numpy as np
 from loadgen.records import LoadgenError, NotMeasuredError, Outcome
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
 
@@ -282,38 +282,62 @@ def _disk_error(path: Path, why: OSError) -> NotMeasuredError:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run as it lies on disk: run.json, the records table, the lines of server.jsonl.
+    """A run as it lies on disk: run.json, the lines of server.jsonl, and records that are read when asked for.
 
-    `beats` holds the last heartbeat of each process that sent.
+    `files` are the records files with how many whole batches each had when the run was opened (more may come
+    while it runs), `rows` how many rows these hold.  `beats` holds the last heartbeat of each process that
+    sent, with the number of the process as `worker`.
     """
 
     path: Path
     info: dict[str, Any]
-    records: pa.Table
+    files: list[tuple[Path, int]]
+    rows: int
     server: list[dict[str, Any]]
     beats: list[dict[str, Any]] = field(default_factory=list)
 
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """The records file by file, one batch in memory at a time."""
+        import pyarrow as pa
+
+        for path, count in self.files:
+            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+                for _ in range(count):
+                    yield stream.read_next_batch()
+
+    @property
+    def records(self) -> pa.Table:
+        """All records in memory at once."""
+        import pyarrow as pa
+
+        return pa.Table.from_batches(self.batches(), schema())
+
 
 def read_run(path: Path) -> Run:
-    """Reads a run folder, also one cut short.  Raises LoadgenError if it is none or of a newer format."""
-    import pyarrow as pa
-
+    """Opens a run folder, also one cut short.  Raises LoadgenError if it is none or of a newer format."""
     info = _read_info(path)
-    batches: list[Any] = []
-    for file_path in sorted(path.glob("records*.arrow")):
-        try:
-            with pa.OSFile(str(file_path)) as file, pa.ipc.open_stream(file) as stream:
-                batches += _whole_batches(stream)
-        except (OSError, pa.ArrowInvalid):
-            pass  # killed before the first second was over: no records, run.json says what was meant
-    beats = [_whole_lines(file_path)[-1:] for file_path in sorted(path.glob("progress*.jsonl"))]
-    table = pa.Table.from_batches(batches, schema())
+    files, rows = [], 0
+    for file in sorted(path.glob("records*.arrow")):
+        batches, of_file = _whole_batches(file)
+        files.append((file, batches))
+        rows += of_file
     written = info.get("records")
-    if isinstance(written, int) and table.num_rows != written:
+    if isinstance(written, int) and rows != written:
         raise NotMeasuredError(
-            f"{path}: {RECORDS} holds {table.num_rows} of the {written} records that were written: damaged"
+            f"{path}: {RECORDS} holds {rows} of the {written} records that were written: damaged"
         )
-    return Run(path, info, table, _whole_lines(path / SERVER), [beat for last in beats for beat in last])
+    beats = [
+        last | {"worker": _worker(file)}
+        for file in sorted(path.glob("progress*.jsonl"), key=_worker)
+        for last in _whole_lines(file)[-1:]
+    ]
+    return Run(path, info, files, rows, _whole_lines(path / SERVER), beats)
+
+
+def _worker(file: Path) -> int:
+    """Of records-1.arrow and progress-1.jsonl 1, of records.arrow and progress.jsonl 0."""
+    number = file.stem.rpartition("-")[2]
+    return int(number) if number.isdecimal() else 0
 
 
 def _whole_lines(path: Path) -> list[dict[str, Any]]:
@@ -351,12 +375,20 @@ def _read_info(path: Path) -> dict[str, Any]:
     return info
 
 
-def _whole_batches(stream: Any) -> list[Any]:
+def _whole_batches(path: Path) -> tuple[int, int]:
+    """How many batches of a file are whole, and their rows; none of one killed within its first second.
+
+    Mapped, so that only the batches' heads are read.
+    """
     import pyarrow as pa
 
-    batches = []
-    while True:
-        try:
-            batches.append(stream.read_next_batch())
-        except (StopIteration, OSError, pa.ArrowInvalid):
-            return batches
+    batches = rows = 0
+    with (
+        contextlib.suppress(StopIteration, OSError, pa.ArrowInvalid),
+        pa.memory_map(str(path)) as file,
+        pa.ipc.open_stream(file) as stream,
+    ):
+        while True:
+            rows += stream.read_next_batch().num_rows
+            batches += 1
+    return batches, rows

@@ -78,7 +78,8 @@ def _late(told: dict[str, Any], sent: Frame, cap: int | None) -> list[Doubt]:
     """Waits are counted where they arise; only lateness that they do not explain is the client's own."""
     if told["loop"] != "open":
         return []
-    lag, service = quantile(sent.lag_ns, 0.99) or 0, quantile(sent.service_ns, 0.5) or 0
+    lags = sent.lag_ns
+    lag, service = quantile(lags, 0.99) or 0, quantile(sent.service_ns, 0.5) or 0
     at_cap, for_conn = told.get("cap_waits") or 0, told.get("conn_waits") or 0
     found, name = [], told["name"]
     if at_cap:
@@ -97,10 +98,10 @@ def _late(told: dict[str, Any], sent: Frame, cap: int | None) -> list[Doubt]:
         )
         hint = "the server took that long to accept or to shake hands: latency counts it, service does not"
         found.append(Doubt("connection_waits", text, hint))
-    own = np.sort(sent.lag_ns)[: max(0, len(sent) - at_cap - for_conn)]
-    rest = quantile(own, 0.99) or 0
+    waited = at_cap + for_conn
+    rest = (quantile(np.sort(lags)[: max(0, lags.size - waited)], 0.99) or 0) if waited else lag
     if _is_late(rest, service):
-        which = " of those that waited for nothing" if at_cap + for_conn else ""
+        which = " of those that waited for nothing" if waited else ""
         text = (
             f"phase {name}: requests were sent late: P99 of lag{which} {show_ns(rest)}, "
             f"median service {show_ns(service)}"
@@ -135,10 +136,10 @@ def _client_bound(told: dict[str, Any], rows: Frame, workers: int) -> list[Doubt
         reasons.append(f"P99 of how late it looked at arrivals that it dropped was {show_ns(late)}")
     end = told.get("load_end_ns")
     if told["loop"] == "open" and end is not None and not told.get("cap_waits") and not rows.dropped.any():
-        due = int((rows.due_ns <= end).sum())
-        sent = int((rows.sent & (rows.sent_ns <= end)).sum())
+        due = int(np.count_nonzero(rows.due_ns <= end))
+        sent = int(np.count_nonzero(rows.sent & (rows.sent_ns <= end)))
         # no connection, or none yet: not for want of speed
-        gone = int((rows.tried & ~rows.sent).sum()) + (told.get("conn_waits") or 0)
+        gone = int(np.count_nonzero(rows.tried & ~rows.sent)) + (told.get("conn_waits") or 0)
         if due and sent + gone < BEHIND * due:
             reasons.append(f"of {due} requests due it had sent {sent} when the load ended")
     if not reasons:
@@ -163,8 +164,8 @@ def _believed(told: dict[str, Any], rows: Frame, busy: float) -> str:
         rates.append(len(sent) * 1e9 / wall * FULL_CORE / busy)
     if told["loop"] == "open" and len(sent) and wall >= RATE_WINDOWS:
         median = quantile(sent.service_ns, 0.5) or 0
-        place = (sent.sent_ns - start) * RATE_WINDOWS // wall
-        parts = [sent.lag_ns[place == i] for i in range(RATE_WINDOWS)]
+        place, lags = (sent.sent_ns - start) * RATE_WINDOWS // wall, sent.lag_ns
+        parts = [lags[place == i] for i in range(RATE_WINDOWS)]
         good = [part.size for part in parts if part.size and not _is_late(quantile(part, 0.99) or 0, median)]
         rates.append(max(good, default=0) * RATE_WINDOWS * 1e9 / wall)
     if not rates:

@@ -4,12 +4,12 @@ Percentiles are of successes only; whatever failed has counts and an error distr
 that quick refusals cannot flatter a median.  This module must not know of phases, servers or verdicts.
 """
 
-from collections import Counter
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from loadgen.analysis.frame import Frame
+from loadgen.analysis.frame import Bools, Frame
 from loadgen.analysis.percentiles import distribution
 from loadgen.records import Outcome
 
@@ -22,16 +22,18 @@ def counts(frame: Frame) -> dict[str, int]:
     "cancelled" too when there were any: given up by us, sent or not.  ok + failed + rejected + timeout +
     dropped + cancelled are all requests.
     """
+    ended = np.bincount(frame.outcome, minlength=len(Outcome)).tolist()
+    ok, rejected, timeout = ended[Outcome.OK], ended[Outcome.REJECTED], ended[Outcome.TIMEOUT]
+    dropped, cancelled = ended[Outcome.DROPPED], ended[Outcome.CANCELLED]
     found = {
-        "tried": int(frame.tried.sum()),
-        "sent": int(frame.sent.sum()),
-        "ok": int(frame.ok.sum()),
-        "failed": int(frame.failed.sum()),
-        "rejected": int(frame.rejected.sum()),
-        "timeout": int(frame.timeout.sum()),
-        "dropped": int(frame.dropped.sum()),
+        "tried": int(np.count_nonzero(frame.tried)) if cancelled else len(frame) - dropped,
+        "sent": int(np.count_nonzero(frame.sent)),
+        "ok": ok,
+        "failed": len(frame) - ok - rejected - timeout - dropped - cancelled,
+        "rejected": rejected,
+        "timeout": timeout,
+        "dropped": dropped,
     }
-    cancelled = int(frame.cancelled.sum())
     return found | ({"cancelled": cancelled} if cancelled else {})
 
 
@@ -40,23 +42,44 @@ def answered(found: dict[str, int]) -> int:
     return found["ok"] + found["failed"] + found["rejected"] + found["timeout"]
 
 
-def durations(frame: Frame) -> dict[str, Any]:
-    """latency, service and lag of the successes."""
-    ok = frame.where(frame.ok)
+def details(frame: Frame, kinds: list[dict[str, Any]]) -> dict[str, Any]:
+    """latency, service and lag; the same by kind, by length, and the errors."""
+    whole = durations(frame)
     return {
-        "latency_ns": distribution(ok.latency_ns),
-        "service_ns": distribution(ok.service_ns[ok.sent]),
-        "lag_ns": distribution(ok.lag_ns[ok.sent]),
+        **whole,
+        "by_kind": by_kind(frame, kinds, whole),
+        "by_length": by_length(frame),
+        "errors": errors(frame),
     }
 
 
-def by_kind(frame: Frame, kinds: list[dict[str, Any]]) -> dict[str, Any]:
-    """Figures of each kind that was asked for at all, with its batch (items a request)."""
-    found = {}
+def durations(frame: Frame) -> dict[str, Any]:
+    """latency, service and lag of the successes."""
+    ok = frame.where(frame.ok)
+    due, sent, done = ok.due_ns, ok.sent_ns, ok.done_ns
+    left = sent >= 0
+    return {
+        "latency_ns": distribution(done - due),
+        "service_ns": distribution(_picked(done - sent, left)),
+        "lag_ns": distribution(_picked(sent - due, left)),
+    }
+
+
+def _picked(values: npt.NDArray[np.int64], keep: Bools) -> npt.NDArray[np.int64]:
+    return values if keep.all() else values[keep]
+
+
+def by_kind(frame: Frame, kinds: list[dict[str, Any]], whole: dict[str, Any]) -> dict[str, Any]:
+    """Figures of each kind that was asked for at all, with its batch (items a request).
+
+    `whole`: the durations of all of `frame`, which are those of an only kind.
+    """
+    found, asked = {}, frame.kind
     for place, kind in enumerate(kinds):
-        part = frame.where(frame.kind == place)
+        part = frame.where(asked == place)
         if len(part):
-            found[kind["name"]] = {"batch": kind.get("batch"), "counts": counts(part), **durations(part)}
+            figures = whole if part is frame else durations(part)
+            found[kind["name"]] = {"batch": kind.get("batch"), "counts": counts(part), **figures}
     return found
 
 
@@ -66,17 +89,19 @@ def by_length(frame: Frame) -> list[dict[str, Any]]:
     They end there because lengths are usually padded up to, and models built for, powers of two.
     """
     ok = frame.where(frame.ok & (frame.length >= 0))
-    edges = np.ceil(np.log2(np.maximum(ok.length, 1))).astype(np.int64)
+    length, sent, done = ok.length, ok.sent_ns, ok.done_ns
+    latency, service, left = done - ok.due_ns, done - sent, sent >= 0
+    edges = np.ceil(np.log2(np.maximum(length, 1))).astype(np.int8)
     found = []
-    for edge in np.unique(edges).tolist():
-        part = ok.where(edges == edge)
+    for edge in np.flatnonzero(np.bincount(edges)).tolist():
+        part = edges == edge
         found.append(
             {
-                "from": 0 if edge == 0 and int(part.length.min()) == 0 else (1 << edge) // 2 + 1,
+                "from": 0 if edge == 0 and int(length[part].min()) == 0 else (1 << edge) // 2 + 1,
                 "to": 1 << edge,
-                "n": len(part),
-                "latency_ns": distribution(part.latency_ns),
-                "service_ns": distribution(part.service_ns[part.sent]),
+                "n": int(np.count_nonzero(part)),
+                "latency_ns": distribution(_picked(latency, part)),
+                "service_ns": distribution(_picked(service, part & left)),
             }
         )
     return found
@@ -89,15 +114,28 @@ def errors(frame: Frame) -> dict[str, Any]:
     Dropped and cancelled requests are no errors of the server's and have counts only.
     """
     found = {}
-    for outcome in np.unique(frame.outcome[frame.failed | frame.rejected | frame.timeout]).tolist():
-        part = frame.where(frame.outcome == outcome)
-        texts = Counter(text for text in part.detail.tolist() if text)
+    bad = frame.where(frame.failed | frame.rejected | frame.timeout)
+    for outcome in np.unique(bad.outcome).tolist():
+        part = bad.where(bad.outcome == outcome)
+        text, different = _commonest(part)
         codes, numbers = np.unique(part.status, return_counts=True)
         found[Outcome(outcome).name.lower()] = {
             "n": len(part),
             "status": dict(zip(map(str, codes.tolist()), numbers.tolist(), strict=True)),
-            "text": texts.most_common(1)[0][0][:TEXT_CHARS] if texts else None,
-            "different_texts": len(texts),
+            "text": text,
+            "different_texts": different,
             "service_ns": distribution(part.service_ns[part.sent]),
         }
     return found
+
+
+def _commonest(frame: Frame) -> tuple[str | None, int]:
+    """The text most of them have, of equals the one that came first, and how many texts there are."""
+    said = frame.detail
+    told = np.array([bool(text) for text in (*frame.texts, "")])  # the last for NEVER
+    said = said[told[said]]
+    if said.size == 0:
+        return None, 0
+    numbers = np.bincount(said)
+    most = numbers[said] == numbers.max()
+    return frame.texts[int(said[np.argmax(most)])][:TEXT_CHARS], int(np.count_nonzero(numbers))

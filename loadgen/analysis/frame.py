@@ -1,4 +1,4 @@
-"""The rows of a run as numpy columns, and the few selections that every figure is made from.
+"""Some rows of a run, and the few selections that every figure is made from.
 
 The rules that decide which request counts where stand here, once:
 
@@ -12,44 +12,101 @@ The rules that decide which request counts where stand here, once:
 This module must not know what is computed from the columns.
 """
 
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.analysis.columns import Columns, Ints, Small, columns_of
 from loadgen.records import Outcome
 from loadgen.runfile import Run
 
-Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
-NEVER = -1  # stands for null in sent_ns, first_ns and length
+NOT_FAILED = (Outcome.OK, Outcome.REJECTED, Outcome.TIMEOUT, Outcome.DROPPED, Outcome.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """Columns of equal length.
+    """Some rows of the columns; `keep` None: all.
 
-    `phase` and `kind` index run.json's lists, `outcome` holds the numbers of records.Outcome.
+    A selection copies nothing but its mask: a column is picked when it is asked for, so hold on to what is
+    needed twice.
     """
 
-    phase: Ints
-    kind: Ints
-    due_ns: Ints
-    sent_ns: Ints
-    first_ns: Ints
-    done_ns: Ints
-    length: Ints
-    items: Ints
-    outcome: Ints
-    status: Ints
-    detail: npt.NDArray[np.object_]
+    columns: Columns
+    keep: Bools | None = None
 
     def __len__(self) -> int:
-        return int(self.due_ns.size)
+        return int(self.columns.due_ns.size if self.keep is None else np.count_nonzero(self.keep))
 
     def where(self, keep: Bools) -> "Frame":
-        return Frame(*(getattr(self, field.name)[keep] for field in fields(self)))
+        if keep.all():
+            return self
+        if self.keep is None:
+            return Frame(self.columns, keep)
+        both = self.keep.copy()
+        both[self.keep] = keep
+        return Frame(self.columns, both)
+
+    def of_phases(self, places: Sequence[int]) -> "Frame":
+        """The rows of these phases; of neighbours, in a whole run, a slice."""
+        neighbours = places and list(places) == list(range(places[0], places[-1] + 1))
+        if self.keep is None and neighbours:
+            return Frame(self.columns.of_phases(places[0], places[-1]))
+        return self.where(np.isin(self.phase, places))
+
+    def of_phase(self, place: int) -> "Frame":
+        return self.of_phases([place])
+
+    def _picked(self, column: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return column if self.keep is None else column[self.keep]
+
+    @property
+    def phase(self) -> Small:
+        return self._picked(self.columns.phase)
+
+    @property
+    def kind(self) -> Small:
+        return self._picked(self.columns.kind)
+
+    @property
+    def due_ns(self) -> Ints:
+        return self._picked(self.columns.due_ns)
+
+    @property
+    def sent_ns(self) -> Ints:
+        return self._picked(self.columns.sent_ns)
+
+    @property
+    def done_ns(self) -> Ints:
+        return self._picked(self.columns.done_ns)
+
+    @property
+    def length(self) -> Small:
+        return self._picked(self.columns.length)
+
+    @property
+    def items(self) -> Small:
+        return self._picked(self.columns.items)
+
+    @property
+    def outcome(self) -> Small:
+        return self._picked(self.columns.outcome)
+
+    @property
+    def status(self) -> Small:
+        return self._picked(self.columns.status)
+
+    @property
+    def detail(self) -> Small:
+        """Places in `texts`."""
+        return self._picked(self.columns.detail)
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        return self.columns.texts
 
     def _ended(self, outcome: Outcome) -> Bools:
         return np.asarray(self.outcome == outcome, dtype=np.bool_)
@@ -81,7 +138,7 @@ class Frame:
     @property
     def failed(self) -> Bools:
         """Every other way of not being ok."""
-        return ~(self.ok | self.rejected | self.timeout | self.dropped | self.cancelled)
+        return ~np.isin(self.outcome, NOT_FAILED)
 
     @property
     def tried(self) -> Bools:
@@ -107,29 +164,8 @@ class Frame:
 
 
 def frame_of(run: Run) -> Frame:
-    """The records of a run; null times and lengths become NEVER.  Rows of an unlisted phase are left out."""
-    table = run.records
-
-    def ints(name: str) -> Ints:
-        return np.asarray(table.column(name).fill_null(NEVER).to_numpy(), dtype=np.int64)
-
-    def codes(name: str, listed: list[str], otherwise: int) -> Ints:
-        """Dictionary codes of the file turned into places in `listed`, without a string per row."""
-        column = table.column(name).unify_dictionaries().combine_chunks()
-        known = {text: place for place, text in enumerate(listed)}
-        places = [known.get(text, otherwise) for text in column.dictionary.to_pylist()]
-        indices = np.asarray(column.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
-        return np.array([*places, otherwise], dtype=np.int64)[indices]
-
-    outcomes = [outcome.name.lower() for outcome in sorted(Outcome)]
-    frame = Frame(
-        phase=codes("phase", [phase["name"] for phase in run.info.get("phases", [])], NEVER),
-        kind=codes("kind", [kind["name"] for kind in run.info.get("kinds", [])], NEVER),
-        outcome=codes("outcome", outcomes, int(Outcome.CLIENT)),
-        detail=np.asarray(table.column("detail").to_numpy(zero_copy_only=False), dtype=np.object_),
-        **{n: ints(n) for n in ("due_ns", "sent_ns", "first_ns", "done_ns", "length", "items", "status")},
-    )
-    return frame.where(frame.phase != NEVER)
+    """All rows of a run."""
+    return Frame(columns_of(run))
 
 
 def measured_phases(info: dict[str, Any]) -> list[int]:

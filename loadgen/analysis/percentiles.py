@@ -26,7 +26,7 @@ def quantile(values: Ints, q: float) -> int | None:
     if values.size < EXACT_BELOW:
         at = rank(q, values.size) - 1
         return int(np.partition(values, at)[at])
-    return _histogram(values).quantile(q)
+    return histogram(values).quantile(q)
 
 
 def distribution(values: Ints) -> dict[str, Any]:
@@ -39,13 +39,14 @@ def distribution(values: Ints) -> dict[str, Any]:
         points = {name: int(ordered[rank(q, n) - 1]) for name, q in QUANTILES.items()}
         mean = float(np.mean(values, dtype=np.float64))
     else:
-        histogram = _histogram(values)
-        points = {name: int(histogram.quantile(q) or 0) for name, q in QUANTILES.items()}
-        mean = histogram.mean or 0.0
+        binned = histogram(values)
+        points = {name: int(binned.quantile(q) or 0) for name, q in QUANTILES.items()}
+        mean = binned.mean or 0.0
     return {"n": n, "mean": round(mean), **points, "max": int(values.max())}
 
 
-def _histogram(values: Ints) -> Histogram:
-    histogram = Histogram()
-    histogram.record_many(values)
-    return histogram
+def histogram(values: Ints) -> Histogram:
+    """Of many values: they are counted, not copied nor sorted."""
+    binned = Histogram()
+    binned.record_many(values)
+    return binned

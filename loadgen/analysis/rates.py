@@ -25,42 +25,46 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.analysis.frame import Frame, Ints
+from loadgen.analysis.columns import Ints
+from loadgen.analysis.frame import Bools, Frame
 from loadgen.analysis.percentiles import quantile
 
 Floats = npt.NDArray[np.float64]
+Shares = npt.NDArray[np.float64] | Bools  # where each counts whole or not at all, a byte a row
 
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """`share`: one number a row of the phase, 0 to 1; `asked`: the same of every request, successful or not."""
+    """`share`: what each row of the phase counts for, 0 to 1; `asked`: the sum of what every request counts
+    for, successful or not.
+    """
 
     span_ns: int | None  # None: the phase never started, or nothing took any time
-    share: Floats
-    asked: Floats
+    share: Shares
+    asked: float
 
 
 def window(rows: Frame, told: dict[str, Any]) -> Window:
     """Of one phase.  `told` is what run.json says of it: start_ns, load_end_ns, loop, think_ns, seen_ns."""
     start, end = told.get("start_ns"), told.get("load_end_ns")
-    nothing = np.zeros(len(rows))
+    nothing = np.zeros(len(rows), np.bool_)
     if start is None or end is None:
-        return Window(None, nothing, nothing)
-    ok = rows.ok
+        return Window(None, nothing, 0.0)
+    ok, done, judged = rows.ok, rows.done_ns, rows.judged
     median = quantile(rows.latency_ns[ok], 0.5) or 0
     if ok.any() and median >= end - start:
-        span = int(rows.done_ns[ok].max()) - start
-        return Window(span if span > 0 else None, ok.astype(np.float64), rows.judged.astype(np.float64))
+        span = int(done[ok].max()) - start
+        return Window(span if span > 0 else None, ok, float(np.count_nonzero(judged)))
     if end <= start:
-        return Window(None, nothing, nothing)
+        return Window(None, nothing, 0.0)
     if told["loop"] == "closed":
-        share = _overlap(rows.due_ns, rows.done_ns + (told.get("think_ns") or 0), start, end)
-        return Window(end - start, share * ok, share * rows.judged)
+        share = _overlap(rows.due_ns, done + (told.get("think_ns") or 0), start, end)
+        return Window(end - start, share * ok, float((share * judged).sum()))
     first, last = start + median, min(end + median, told.get("seen_ns") or end + median)
     if last <= first:
         first, last = start, end
-    share = ((rows.done_ns >= first) & (rows.done_ns < last)).astype(np.float64)
-    return Window(last - first, share * ok, share * rows.judged)
+    inside = (done >= first) & (done < last)
+    return Window(last - first, inside & ok, float(np.count_nonzero(inside & judged)))
 
 
 def _overlap(begin: Ints, end: Ints, start: int, stop: int) -> Floats:

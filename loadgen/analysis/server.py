@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from loadgen.analysis.frame import Frame
 from loadgen.runfile import Run
 from loadgen.triton.statistics import ServerWindow, merge, window
@@ -50,8 +52,8 @@ def counted(run: Run, frame: Frame) -> list[Counted]:
         if not (before and after):
             continue  # the server could not be read, or the run was killed: nothing is told, nothing was reset
         of_model = [kind for kind, name in enumerate(asked) if name == model]
-        rows = frame.where((frame.phase == measured[phase]) & frame.ok)
-        ok = sum(int((rows.kind == kind).sum()) for kind in of_model)
+        rows = frame.of_phase(measured[phase])
+        ok = int(np.count_nonzero(np.isin(rows.kind, of_model) & rows.ok))
         both = merge(window(before[version], after[version]) for version in before.keys() & after.keys())
         told, counts = both.success.count, any(_counts(stats) for stats in after.values())
         few = counts and told < ok - max(SLACK, SLACK_SHARE * ok)

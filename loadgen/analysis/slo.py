@@ -20,21 +20,20 @@ module must not know how verdicts are shown or which exit code they lead to.
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.analysis import figures
+from loadgen.analysis.columns import Ints
 from loadgen.analysis.frame import Bools, Frame
-from loadgen.analysis.rates import per_s
+from loadgen.analysis.rates import Shares, per_s
 from loadgen.histogram import rank
 from loadgen.records import LoadgenError
 from loadgen.traffic.objective import RATES, SHARES, TIMES, Objective, parse_objective
 
 ALPHA = 0.05
-Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +54,21 @@ class Measured:
     """
 
     frame: Frame
-    share: Floats
+    share: Shares
     span_ns: int | None
     server: dict[str, Any]
     unknown: int = 0
+    _ordered: dict[str, Ints] = field(default_factory=dict)
 
     def where(self, keep: Bools) -> "Measured":
         return Measured(self.frame.where(keep), self.share[keep], self.span_ns, self.server, self.unknown)
+
+    def ordered(self, metric: str) -> Ints:
+        """The successes' times, ascending; sorted once for all objectives."""
+        if metric not in self._ordered:
+            ok = self.frame.ok if metric == "latency" else self.frame.ok & self.frame.sent
+            self._ordered[metric] = np.sort(getattr(self.frame, f"{metric}_ns")[ok])
+        return self._ordered[metric]
 
 
 def judge(texts: list[str], seen: Measured, kinds: list[str]) -> list[dict[str, Any]]:
@@ -69,14 +76,15 @@ def judge(texts: list[str], seen: Measured, kinds: list[str]) -> list[dict[str, 
 
     Raises LoadgenError (ObjectiveError) on a text that is no objective or names a kind that the run has not.
     """
-    rows = []
+    rows, parts = [], {None: seen}
     for objective in map(parse_objective, texts):
         if objective.kind is not None and objective.kind not in kinds:
             raise LoadgenError(
                 f"objective {objective.text!r}: the run has no kind {objective.kind!r}; it has {', '.join(kinds)}"
             )
-        of_kind = objective.kind is None or seen.frame.kind == kinds.index(objective.kind)
-        found = _estimate(objective, seen if of_kind is True else seen.where(np.asarray(of_kind)))
+        if objective.kind is not None and objective.kind not in parts:
+            parts[objective.kind] = seen.where(seen.frame.kind == kinds.index(objective.kind))
+        found = _estimate(objective, parts[objective.kind])
         interval = None if found.low is None else [_finite(found.low), _finite(found.high)]
         rows.append(
             {
@@ -103,7 +111,7 @@ def verdict(objective: Objective, found: Estimate) -> str:
 def _estimate(objective: Objective, seen: Measured) -> Estimate:
     frame, server = seen.frame, seen.server
     if objective.metric in TIMES:
-        return _time(objective, frame, seen.unknown)
+        return _time(objective, seen)
     found = figures.counts(frame)
     if objective.metric in SHARES:
         bad = (
@@ -118,20 +126,19 @@ def _estimate(objective: Objective, seen: Measured) -> Estimate:
     return _exact(server.get("mean_batch"), server.get("execution_count") or 0)
 
 
-def _time(objective: Objective, frame: Frame, unknown: int) -> Estimate:
+def _time(objective: Objective, seen: Measured) -> Estimate:
     """The statistic over all requests: `late` of them are infinite for sure, `unsure` perhaps."""
-    metric = objective.metric
-    ok = frame.where(frame.ok & (frame.sent | (metric == "latency")))
-    values = np.sort(getattr(ok, f"{metric}_ns").astype(np.float64))
+    metric, values = objective.metric, seen.ordered(objective.metric)
+    frame = seen.frame.where(~seen.frame.ok)
     if metric == "lag":  # the client's own doing, whatever came of the request
         return _statistic(objective, values, 0)
     # a drop, and what was cancelled unsent, has no service time
     of_all = np.ones(len(frame), dtype=np.bool_)
     counts = frame.sent | ~(frame.dropped | frame.cancelled) if metric == "service" else of_all
     age = frame.service_ns if metric == "service" else frame.latency_ns
-    late = int((counts & frame.judged & ~frame.ok).sum())
+    late = int((counts & frame.judged).sum())
     old = int((counts & frame.cancelled & (age >= objective.threshold)).sum())
-    unsure = int((counts & frame.cancelled).sum()) - old + unknown
+    unsure = int((counts & frame.cancelled).sum()) - old + seen.unknown
     found = _statistic(objective, values, late + old)
     notes = [found.note] if found.note else []
     if late + old:
@@ -150,27 +157,34 @@ def _unsure(n: int) -> str | None:
     return f"how {n} more would have ended is not known" if n else None
 
 
-def _statistic(objective: Objective, ordered: Floats, infinite: int) -> Estimate:
+def _statistic(objective: Objective, ordered: Ints, infinite: int) -> Estimate:
     """Of ascending values and so many infinite ones after them."""
     if objective.quantile is None:
         if infinite:
             return Estimate(math.inf, math.inf, math.inf, ordered.size + infinite)
         return _mean(ordered)
-    values = np.concatenate([ordered, np.full(infinite, math.inf)])
     if objective.quantile == 1.0:
-        return _exact(float(values[-1]) if values.size else None, int(values.size))
-    return quantile_interval(values, objective.quantile)
+        n = int(ordered.size) + infinite
+        return _exact(_at(ordered, n) if n else None, n)
+    return quantile_interval(ordered, objective.quantile, infinite)
 
 
-def quantile_interval(ordered: Floats, q: float) -> Estimate:
-    """The nearest-rank quantile of sorted values with its order-statistics interval (ends may be infinite)."""
-    n = int(ordered.size)
+def _at(ordered: Ints, place: int) -> float:
+    """The value at a rank, counted from 1; infinite beyond the last."""
+    return float(ordered[place - 1]) if place <= ordered.size else math.inf
+
+
+def quantile_interval(ordered: Ints, q: float, infinite: int = 0) -> Estimate:
+    """The nearest-rank quantile with its order-statistics interval (ends may be infinite), of sorted values
+    and so many infinite ones after them.
+    """
+    n = int(ordered.size) + infinite
     if n == 0:
         return Estimate(None, None, None, 0)
     low, high = interval_ranks(n, q)
-    value = float(ordered[rank(q, n) - 1])
-    below = float(ordered[low - 1]) if low >= 1 else 0.0
-    above = float(ordered[high - 1]) if high <= n else math.inf
+    value = _at(ordered, rank(q, n))
+    below = _at(ordered, low) if low >= 1 else 0.0
+    above = _at(ordered, high) if high <= n else math.inf
     need = math.ceil(math.log(ALPHA / 2) / math.log(q))
     note = None if high <= n else f"at least {need} requests are needed to pass, {n} were judged"
     return Estimate(value, below, above, n, note)
@@ -209,7 +223,8 @@ def share(bad: int, n: int) -> Estimate:
     return Estimate(bad / n, low, high, n)
 
 
-def _mean(values: Floats) -> Estimate:
+def _mean(ordered: Ints) -> Estimate:
+    values = ordered.astype(np.float64)
     if values.size == 0:
         return Estimate(None, None, None, 0)
     mean, n = float(values.mean()), int(values.size)

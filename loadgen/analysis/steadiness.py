@@ -50,7 +50,9 @@ def doubts(told: dict[str, Any], figures: dict[str, Any], rows: Frame, finished:
 
 def backlog(rows: Frame, start: int, end: int) -> float:
     """The mean number of requests between due and done over [start, end)."""
-    inside = np.minimum(rows.done_ns, end) - np.maximum(rows.due_ns, start)
+    due, done = rows.due_ns, rows.done_ns
+    there = (done > start) & (due < end)
+    inside = np.minimum(done[there], end) - np.maximum(due[there], start)
     return float(np.clip(inside, 0, None).sum()) / max(1, end - start)
 
 
@@ -62,10 +64,11 @@ def _not_sustained(
     last = (end - tenth, end)
     ok = rows.where(rows.ok)  # what failed has doubts of its own
     before, after = backlog(ok, *middle), backlog(ok, *last)
-    arrived = [int(((rows.due_ns >= a) & (rows.due_ns < b)).sum()) for a, b in (middle, last)]
+    due = rows.due_ns
+    arrived = [int(np.count_nonzero((due >= a) & (due < b))) for a, b in (middle, last)]
     scale = max(1.0, arrived[1] / arrived[0]) if arrived[0] else 1.0
     grew = after - before * scale
-    between = int(((rows.due_ns >= sum(middle) // 2) & (rows.due_ns < end)).sum())
+    between = int(np.count_nonzero((due >= sum(middle) // 2) & (due < end)))
     if grew <= BEHIND * between or grew <= 3 * float(np.sqrt(after + before)):
         return []
     text = (
@@ -96,8 +99,8 @@ def _counts(at: Ints, start: int, end: int, parts: int) -> npt.NDArray[np.int64]
 
 def _drift(told: dict[str, Any], rows: Frame, start: int, end: int) -> list[Doubt]:
     ok, third = rows.where(rows.ok & rows.sent), (end - start) // 3
-    at = ok.due_ns if told["loop"] == "open" else ok.sent_ns
-    first, last = ok.service_ns[at < start + third], ok.service_ns[at >= end - third]
+    at, service = ok.due_ns if told["loop"] == "open" else ok.sent_ns, ok.service_ns
+    first, last = service[at < start + third], service[at >= end - third]
     if min(first.size, last.size) < DRIFT_LEAST:
         return []
     a, b = quantile(first, 0.5) or 0, quantile(last, 0.5) or 0
@@ -114,9 +117,9 @@ def _drift(told: dict[str, Any], rows: Frame, start: int, end: int) -> list[Doub
 def _unsteady(told: dict[str, Any], rows: Frame, start: int, end: int) -> list[Doubt]:
     ok = rows.where(rows.ok & rows.sent)
     edges = np.linspace(start, end, WINDOWS + 1)
-    at = ok.due_ns if told["loop"] == "open" else ok.sent_ns
-    parts = [ok.service_ns[(at >= a) & (at < b)] for a, b in pairwise(edges)]
-    whole, latency = quantile(ok.service_ns, 0.5), quantile(ok.latency_ns, 0.5)
+    at, service = ok.due_ns if told["loop"] == "open" else ok.sent_ns, ok.service_ns
+    parts = [service[(at >= a) & (at < b)] for a, b in pairwise(edges)]
+    whole, latency = quantile(service, 0.5), quantile(ok.latency_ns, 0.5)
     if whole is None or latency is None or sum(part.size for part in parts) < DRIFT_LEAST * WINDOWS:
         return []
     reasons = []
@@ -146,6 +149,7 @@ def _off(part: Ints, whole: int) -> bool:
     n = int(part.size)
     if n < DRIFT_LEAST:
         return False
-    ordered, half = np.sort(part), 2 * float(np.sqrt(n))
-    low, high = ordered[max(0, int(n / 2 - half))], ordered[min(n - 1, int(n / 2 + half))]
+    half = 2 * float(np.sqrt(n))
+    ranks = max(0, int(n / 2 - half)), min(n - 1, int(n / 2 + half))
+    low, high = np.partition(part, ranks)[list(ranks)]
     return bool(low > DRIFT * whole or high * DRIFT < whole)

@@ -13,36 +13,41 @@ import numpy as np
 from loadgen.analysis import figures, validity
 from loadgen.analysis.clientside import client_figures
 from loadgen.analysis.frame import Frame, frame_of, measured_phases
-from loadgen.analysis.rates import Floats, Window, per_s, window
+from loadgen.analysis.rates import Window, per_s, window
 from loadgen.analysis.server import server_figures
 from loadgen.analysis.slo import Measured, judge
 from loadgen.analysis.told import completed
 from loadgen.runfile import Run, read_run
 
 FORMAT = 1
+POOLED = ("latency_ns", "service_ns", "lag_ns", "by_kind", "by_length", "errors")
 
 
-def summarise(run: Run | Path | str, objectives: list[str] | None = None) -> dict[str, Any]:
+def summarise(
+    run: Run | Path | str, objectives: list[str] | None = None, frame: Frame | None = None
+) -> dict[str, Any]:
     """The summary of a run folder, also of one cut short.
 
-    `objectives` replaces those the profile stated.  Raises LoadgenError when the folder is no run or an
-    objective cannot be read.
+    `objectives` replaces those the profile stated; `frame` holds the run's rows when they were read already.
+    Raises LoadgenError when the folder is no run or an objective cannot be read.
     """
     run = run if isinstance(run, Run) else read_run(Path(run))
-    frame = frame_of(run)
+    frame = frame_of(run) if frame is None else frame
     info = completed(run.info, run.beats, frame)
-    kinds, parts = info.get("kinds", []), [frame.where(frame.phase == i) for i in range(len(info["phases"]))]
+    kinds, parts = info.get("kinds", []), [frame.of_phase(i) for i in range(len(info["phases"]))]
     spans = [window(part, told) for part, told in zip(parts, info["phases"], strict=True)]
     phases = [_phase(*each, kinds) for each in zip(parts, info["phases"], spans, strict=True)]
     measured = measured_phases(info)
-    kept = frame.where(np.isin(frame.phase, measured))
+    kept = frame.of_phases(measured)
     total = _total(kept, [parts[i] for i in measured], [spans[i] for i in measured],
                    [phases[i] for i in measured], kinds)  # fmt: skip
     server = server_figures(run, frame)
     doubts = validity.doubts(info, frame, phases, total, server)
     wanted = info.get("objectives", []) if objectives is None else objectives
     unknown = sum(info["phases"][i].get("unknown") or 0 for i in measured)
-    seen = Measured(kept, _shares(kept, spans), total["span_ns"], server, unknown)
+    share = spans[measured[0]].share if len(measured) == 1 else np.concatenate(
+        [np.zeros(0, np.bool_), *(spans[i].share for i in measured)])  # rows lie in order of their phase
+    seen = Measured(kept, share, total["span_ns"], server, unknown)
     return {
         "format": FORMAT,
         "valid": not any(doubt.invalidates for doubt in doubts),
@@ -73,7 +78,7 @@ def _phase(frame: Frame, told: dict[str, Any], span: Window, kinds: list[dict[st
     offered = (
         per_s(planned, told.get("duration_ns") or span.span_ns)
         if is_open
-        else per_s(float(span.asked.sum()), span.span_ns)
+        else per_s(span.asked, span.span_ns)
     )
     return {
         "name": told["name"],
@@ -87,10 +92,7 @@ def _phase(frame: Frame, told: dict[str, Any], span: Window, kinds: list[dict[st
         "offered_per_s": offered,
         "achieved_per_s": per_s(float(span.share.sum()), span.span_ns),
         "items_per_s": per_s(float((span.share * frame.items).sum()), span.span_ns),
-        **figures.durations(frame),
-        "by_kind": figures.by_kind(frame, kinds),
-        "by_length": figures.by_length(frame),
-        "errors": figures.errors(frame),
+        **figures.details(frame, kinds),
         **{
             key: told.get(key) for key in ("max_in_flight", "cap_waits", "conn_waits", "resent", "reconnects")
         },
@@ -102,14 +104,6 @@ def _drain_ns(told: dict[str, Any]) -> int | None:
     if told.get("end_ns") is None or told.get("load_end_ns") is None:
         return None
     return max(0, int(told["end_ns"]) - int(told["load_end_ns"]))
-
-
-def _shares(kept: Frame, spans: list[Window]) -> Floats:
-    """Each row's share in the rates, in the order of `kept`; `spans` are those of all phases."""
-    found = np.zeros(len(kept))
-    for place in np.unique(kept.phase).tolist():
-        found[kept.phase == place] = spans[place].share
-    return found
 
 
 def _total(
@@ -130,6 +124,8 @@ def _total(
         if phase["offered_per_s"] is not None and phase["span_ns"]
     ]  # a phase that never began has no span: what it would have asked was never asked
     offered = sum(rate * ns for rate, ns in begun) / sum(ns for _, ns in begun) if begun else None
+    only = len(parts) == 1  # then pooling is repeating
+    details = {key: phases[0][key] for key in POOLED} if only else figures.details(frame, kinds)
     drains = [phase["drain_ns"] for phase in phases if phase["drain_ns"] is not None]
     items = sum(float((one.share * part.items).sum()) for one, part in zip(spans, parts, strict=True))
     return {
@@ -139,8 +135,5 @@ def _total(
         "offered_per_s": offered,
         "achieved_per_s": per_s(sum(float(one.share.sum()) for one in spans), span),
         "items_per_s": per_s(items, span),
-        **figures.durations(frame),
-        "by_kind": figures.by_kind(frame, kinds),
-        "by_length": figures.by_length(frame),
-        "errors": figures.errors(frame),
+        **details,
     }

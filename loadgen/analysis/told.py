@@ -23,7 +23,7 @@ def completed(info: dict[str, Any], beats: list[dict[str, Any]], frame: Frame) -
     """
     phases = []
     for place, told in enumerate(info["phases"]):
-        rows = frame.where(frame.phase == place)
+        rows = frame.of_phase(place)
         if told.get("load_end_ns") is None:
             phases.append(_cut(told, [beat for beat in beats if beat.get("phase") == place], rows))
         else:

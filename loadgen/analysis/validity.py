@@ -34,7 +34,7 @@ class Evidence:
     def measured(self) -> list[tuple[dict[str, Any], dict[str, Any], Frame]]:
         """(told by run.json, figures, rows) of each measured phase that started."""
         return [
-            (self.info["phases"][i], self.phases[i], self.frame.where(self.frame.phase == i))
+            (self.info["phases"][i], self.phases[i], self.frame.of_phase(i))
             for i in measured_phases(self.info)
             if self.info["phases"][i].get("start_ns") is not None
         ]

@@ -20,6 +20,7 @@ MS, S = 1e6, 1e9
 MOST_POINTS = 4000
 SLICES = 1000
 BINS = 100
+LEAST = 20  # requests: a percentile or a rate of fewer is noise
 _LEGIBLE = 0.1  # of the width
 BLUE, ORANGE, RED, GREEN, GREY = "#2563eb", "#ea7317", "#dc2626", "#15803d", "#94a3b8"
 Figure = dict[str, Any]
@@ -47,17 +48,20 @@ def thin(at: Ints, value: Ints, most: int = MOST_POINTS) -> npt.NDArray[np.intp]
     """Places of at most about `most` points, in order of time: the largest of each slice, and an even rest."""
     if at.size <= most:
         return np.argsort(at, kind="stable")
-    slices = np.minimum((at - at.min()) * SLICES // max(1, int(at.max() - at.min())), SLICES - 1)
-    order = np.lexsort((-value, slices))
-    _, first = np.unique(slices[order], return_index=True)
+    start = int(at.min())
+    slices = np.minimum((at - start) * SLICES // max(1, int(at.max()) - start), SLICES - 1).astype(np.int16)
+    largest = np.full(SLICES, np.iinfo(np.int64).min)
+    np.maximum.at(largest, slices, value)
+    these = np.flatnonzero(value == largest[slices])
+    _, first = np.unique(slices[these], return_index=True)
     step = -(-at.size // (most - SLICES))
-    keep = np.union1d(order[first], np.arange(0, at.size, step))
+    keep = np.union1d(these[first], np.arange(0, at.size, step))
     return keep[np.argsort(at[keep], kind="stable")]
 
 
-def bin_width_ns(span_ns: int) -> int:
-    """1, 2 or 5 times a power of ten, such that at most BINS of them cover the span."""
-    least = max(1, -(-span_ns // BINS))
+def bin_width_ns(span_ns: int, most: int = BINS) -> int:
+    """1, 2 or 5 times a power of ten, such that at most `most` of them (1 to BINS) cover the span."""
+    least = max(1, -(-span_ns // min(max(most, 1), BINS)))
     power = 10 ** (len(str(least)) - 1)
     return int(next(step * power for step in (1, 2, 5, 10) if step * power >= least))
 
@@ -65,31 +69,31 @@ def bin_width_ns(span_ns: int) -> int:
 def latency_over_time(tried: Frame, info: dict[str, Any]) -> Figure:
     """Each request at its due time, with P50 and P99 of the requests due in each bin."""
     ok, bad = tried.where(tried.ok), tried.where(~tried.ok)
-    keep = thin(ok.due_ns, ok.latency_ns)
-    traces = [
-        _dots(f"request ({keep.size} of {len(ok)} drawn)", ok.due_ns[keep], ok.latency_ns[keep], BLUE, 0.35)
-    ]
+    due, latency = ok.due_ns, ok.latency_ns
+    keep = thin(due, latency)
+    traces = [_dots(f"request ({keep.size} of {due.size} drawn)", due[keep], latency[keep], BLUE, 0.35)]
     if len(bad):
-        kept = thin(bad.due_ns, bad.latency_ns)
+        at, after = bad.due_ns, bad.latency_ns
+        kept = thin(at, after)
         names = [Outcome(number).name.lower() for number in bad.outcome[kept].tolist()]
-        trace = _dots(f"not ok ({len(bad)})", bad.due_ns[kept], bad.latency_ns[kept], RED, 0.9)
+        trace = _dots(f"not ok ({at.size})", at[kept], after[kept], RED, 0.9)
         trace |= {
             "text": names,
             "hovertemplate": "%{text} after %{y:.3g} ms, due at %{x:.3f} s<extra></extra>",
         }
         trace["marker"] |= {"symbol": "x", "size": 6}
         traces.append(trace)
-    return _over_time(traces + _lines(ok.due_ns, ok.latency_ns), "latency from due (ms)", info)
+    return _over_time(traces + _lines(due, latency), "latency from due (ms)", info)
 
 
 def lag_over_time(sent: Frame, info: dict[str, Any]) -> Figure:
     """Due to sent, of every request that was sent, whatever came of it."""
-    keep = thin(sent.due_ns, sent.lag_ns)
+    due, lag = sent.due_ns, sent.lag_ns
+    keep = thin(due, lag)
     # a log axis has no place for zero or less: those are drawn at a microsecond
-    shown = np.maximum(sent.lag_ns, 1000)
-    name = f"request ({keep.size} of {len(sent)} drawn)"
-    traces = [_dots(name, sent.due_ns[keep], shown[keep], BLUE, 0.35)]
-    return _over_time(traces + _lines(sent.due_ns, shown), "lag, due to sent (ms)", info)
+    shown = np.maximum(lag, 1000)
+    traces = [_dots(f"request ({keep.size} of {due.size} drawn)", due[keep], shown[keep], BLUE, 0.35)]
+    return _over_time(traces + _lines(due, shown), "lag, due to sent (ms)", info)
 
 
 def _over_time(traces: list[dict[str, Any]], what: str, info: dict[str, Any]) -> Figure:
@@ -99,41 +103,61 @@ def _over_time(traces: list[dict[str, Any]], what: str, info: dict[str, Any]) ->
 
 
 def _lines(due: Ints, values: Ints) -> list[dict[str, Any]]:
-    """P50 and P99 of the requests due in each bin of time."""
-    if due.size == 0:
+    """P50 and P99 of the requests due in each bin of time; none where there are not even LEAST requests."""
+    if due.size < LEAST:
         return []
     start = int(due.min())
-    width = bin_width_ns(int(due.max()) - start)
-    bins = (due - start) // width
-    order = np.argsort(bins, kind="stable")
-    numbers, first = np.unique(bins[order], return_index=True)
-    parts = np.split(values[order], first[1:])
-    middles = _numbers(((numbers + 0.5) * width + start) / S)
+    width = bin_width_ns(int(due.max()) - start, due.size // LEAST)
+    bins = ((due - start) // width).astype(np.int16)
+    groups = joined(np.bincount(bins))
+    of_bin = np.repeat(np.arange(len(groups)), np.diff([0, *(last + 1 for _, last in groups)])).astype(np.int16)
+    of_row = of_bin[bins]
+    ordered = values[np.argsort(of_row, kind="stable")]  # 16 bits wide: numpy's sort is linear in the rows
+    parts = np.split(ordered, np.cumsum(np.bincount(of_row))[:-1])
+    middles = _numbers([((first + last + 1) / 2 * width + start) / S for first, last in groups])
+    per = show_ns(width) + (" or longer" if any(first < last for first, last in groups) else "")
     return [
-        {"type": "scatter", "mode": "lines", "name": f"{name} per {show_ns(width)}", "x": middles,
-         "y": [round((quantile(part, q) or 0) / MS, 4) for part in parts], "line": {"color": color, "width": 2},
+        {"type": "scatter", "mode": "lines+markers" if len(groups) == 1 else "lines", "name": f"{name} per {per}",
+         "x": middles, "y": [round((quantile(part, q) or 0) / MS, 4) for part in parts],
+         "line": {"color": color, "width": 2},
          "hovertemplate": f"{name} %{{y:.4g}} ms at %{{x:.2f}} s<extra></extra>"}
         for name, q, color in (("P50", 0.5, GREEN), ("P99", 0.99, ORANGE))
     ]  # fmt: skip
 
 
+def joined(counts: npt.NDArray[np.intp]) -> list[tuple[int, int]]:
+    """(first, last) of runs of neighbouring bins that hold at least LEAST requests together, none of them empty
+    at its ends.  The counts of all bins must come to that much.
+    """
+    groups: list[tuple[int, int]] = []
+    first, held = None, 0
+    for place, count in enumerate(counts.tolist()):
+        if count and first is None:
+            first = place
+        held += count
+        if first is not None and held >= LEAST:
+            groups.append((first, place))
+            first, held = None, 0
+    if held:
+        groups[-1] = (groups[-1][0], counts.size - 1)
+    return groups
+
+
 def rates(frame: Frame, info: dict[str, Any]) -> Figure:
     """Requests due, and answered ok, in each bin of time, as rates."""
-    end = int(max(frame.due_ns.max(), frame.done_ns[frame.ok].max(initial=0)))
-    width = bin_width_ns(max(end, 1))
-    edges = np.arange(0, end + 2 * width, width)
-    shown = [
-        ("asked (by due time)", frame.due_ns, GREY),
-        ("achieved (ok, by done time)", frame.done_ns[frame.ok], BLUE),
-    ]
-    if not frame.ok.all():
-        shown.append(("not ok (by done time)", frame.done_ns[~frame.ok], RED))
+    due, done, ok = frame.due_ns, frame.done_ns, frame.ok
+    end = int(max(due.max(), done[ok].max(initial=0)))
+    width = bin_width_ns(max(end, 1), due.size // LEAST)
+    bins = end // width + 2  # the last one empty: a line that comes down
+    shown = [("asked (by due time)", due, GREY), ("achieved (ok, by done time)", done[ok], BLUE)]
+    if not ok.all():
+        shown.append(("not ok (by done time)", done[~ok], RED))
     traces = []
     for name, times, color in shown:
-        per_s = np.histogram(times, edges)[0] * S / width
+        per_s = np.bincount(np.clip(times // width, 0, bins), minlength=bins + 1)[:bins] * S / width
         traces.append(
-            {"type": "scatter", "mode": "lines", "name": name, "x": _numbers(edges[:-1] / S), "y": _numbers(per_s),
-             "line": {"color": color, "width": 2, "shape": "hv"},
+            {"type": "scatter", "mode": "lines", "name": name, "x": _numbers(np.arange(bins) * width / S),
+             "y": _numbers(per_s), "line": {"color": color, "width": 2, "shape": "hv"},
              "hovertemplate": "%{y:.4g} requests/s from %{x:.2f} s<extra></extra>"}
         )  # fmt: skip
     layout = _layout(
@@ -158,8 +182,8 @@ def distribution(ok: Frame) -> Figure:
         )
         slower = (n - ranks + 1) / n * 100
         traces.append(
-            {"type": "scatter", "mode": "lines", "name": name, "x": _numbers(ordered[ranks - 1] / MS),
-             "y": _numbers(slower), "line": {"color": color, "width": 2, "shape": "vh"},
+            {"type": "scatter", "mode": "lines" if n > LEAST else "lines+markers", "name": name,
+             "x": _numbers(ordered[ranks - 1] / MS), "y": _numbers(slower), "line": {"color": color, "width": 2, "shape": "vh"},
              "hovertemplate": "%{y:.3g} % took %{x:.4g} ms or longer<extra></extra>"}
         )  # fmt: skip
     layout = _layout("time (ms)", "took this long or longer (%)")

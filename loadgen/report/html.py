@@ -10,7 +10,7 @@ from functools import cache
 from importlib.resources import files
 from typing import Any
 
-from loadgen.analysis.frame import frame_of
+from loadgen.analysis.frame import Frame, frame_of
 from loadgen.report import words
 from loadgen.report.charts import charts
 from loadgen.runfile import Run
@@ -30,8 +30,8 @@ TITLES = {
 }
 
 
-def render(run: Run, summary: dict[str, Any]) -> str:
-    """The page as text."""
+def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str:
+    """The page as text; `frame` holds the run's rows when they were read already."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
     environment = Environment(
@@ -40,8 +40,8 @@ def render(run: Run, summary: dict[str, Any]) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters |= {"duration": words.duration, "rate": words.rate, "cores": words.cores}
-    figures = charts(frame_of(run), summary, run.info)
+    environment.filters |= {"duration": words.duration, "rate": words.rate, "cores": words.cores, "statuses": words.statuses}
+    figures = charts(frame_of(run) if frame is None else frame, summary, run.info)
     rows = [
         {"figures": phase, "name": phase["name"], "note": "" if phase["measured"] else "warm-up"}
         for phase in summary["phases"]

@@ -13,7 +13,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from loadgen.report.words import NONE, cores, duration, figure, observed, rate, share
+from loadgen.report.words import NONE, cores, duration, figure, observed, rate, share, statuses
 from loadgen.runfile import REPORT
 
 _MOST_BATCHES = 8
@@ -167,10 +167,8 @@ def _errors(errors: dict[str, Any], console: Console) -> None:
         return
     console.print()
     for name, error in errors.items():
-        codes = ", ".join(
-            f"{code}: {n}" if len(error["status"]) > 1 else code for code, n in error["status"].items()
-        )
-        status = f" (status {codes})" if set(error["status"]) != {"0"} else ""
+        codes = statuses(error["status"])
+        status = f" (status {codes})" if codes else ""
         after = error["service_ns"]["p50"]
         when = f", half of them within {duration(after)}" if after is not None else ""
         more = f" (and {error['different_texts'] - 1} other texts)" if error["different_texts"] > 1 else ""

@@ -33,6 +33,12 @@ def cores(used: float | None) -> str:
     return f"{share(used)} of a core" if used < 1 else f"{used:.2g} cores"
 
 
+def statuses(numbers: dict[str, int]) -> str:
+    """Status codes with how many had each, where they differ; 0 is none at all."""
+    told = {code: n for code, n in numbers.items() if code != "0"}
+    return ", ".join(f"{code}: {n}" if len(numbers) > 1 else code for code, n in told.items())
+
+
 def figure(metric: str, value: float | None) -> str:
     """An objective's figure in its unit."""
     if value is None:

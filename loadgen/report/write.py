@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from loadgen.analysis.frame import frame_of
 from loadgen.analysis.summary import summarise
 from loadgen.report.html import render
 from loadgen.runfile import REPORT, SUMMARY, Run, read_run, write_atomic
@@ -19,9 +20,10 @@ def write_reports(run_path: Path | str, html_path: Path | None = None) -> dict[s
     """
     path = Path(run_path)
     run: Run = read_run(path)
-    summary = summarise(run)
+    frame = frame_of(run)
+    summary = summarise(run, frame=frame)
     write_atomic(path / SUMMARY, dumps(summary))
-    write_atomic(html_path or path / REPORT, render(run, summary))
+    write_atomic(html_path or path / REPORT, render(run, summary, frame))
     return summary
 
 

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from loadgen.analysis.columns import Columns
 from loadgen.analysis.frame import Frame
 from loadgen.analysis.rates import window
 from loadgen.records import Outcome
@@ -17,9 +18,7 @@ def frame(due_s, done_s, outcome=None):
     due, done = ((np.asarray(at) * S).round().astype(np.int64) for at in (due_s, done_s))
     zero = np.zeros(due.size, dtype=np.int64)
     ends = zero if outcome is None else np.asarray(outcome, dtype=np.int64)
-    return Frame(
-        zero, zero, due, due, done, done, zero, zero + 1, ends, zero, np.full(due.size, None, dtype=object)
-    )
+    return Frame(Columns(zero, zero, due, due, done, zero, zero + 1, ends, zero, zero - 1))
 
 
 def rate(rows, load_s, loop="open", **told):

@@ -1,0 +1,99 @@
+"""The records of a run as numpy columns: in memory once, in order of their phase, and no row an object.
+
+Ten million rows take 430 MB here.  Everything that is computed from them is computed from whole columns, and
+their copies are what costs: see loadgen.analysis.frame.  This module must not know what the columns mean.
+"""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.records import Outcome
+from loadgen.runfile import Run
+
+Ints = npt.NDArray[np.int64]
+Small = npt.NDArray[np.signedinteger[Any]]
+NEVER = -1  # stands for null in sent_ns and length, for a phase or kind that run.json lacks, for no detail
+_TYPES: dict[str, type[np.signedinteger[Any]]] = {
+    "phase": np.int16, "kind": np.int16, "due_ns": np.int64, "sent_ns": np.int64, "done_ns": np.int64,
+    "length": np.int32, "items": np.int32, "outcome": np.int8, "status": np.int32, "detail": np.int32,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Columns of equal length, each as narrow as its values.
+
+    `phase` and `kind` index run.json's lists, `outcome` holds the numbers of records.Outcome, `detail`
+    indexes `texts`.  Rows ascend by phase, and are within it as they were recorded.
+    """
+
+    phase: Small
+    kind: Small
+    due_ns: Ints
+    sent_ns: Ints
+    done_ns: Ints
+    length: Small
+    items: Small
+    outcome: Small
+    status: Small
+    detail: Small
+    texts: tuple[str, ...] = ()
+
+    def of_phases(self, first: int, last: int) -> "Columns":
+        """The rows of phases first..last, sharing their memory with these columns."""
+        start, stop = np.searchsorted(self.phase, np.array([first, last + 1], self.phase.dtype)).tolist()
+        names = (field.name for field in fields(self) if field.name != "texts")
+        return Columns(**{name: getattr(self, name)[start:stop] for name in names}, texts=self.texts)
+
+
+def columns_of(run: Run) -> Columns:
+    """Filled batch by batch; null times and lengths become NEVER, rows of an unlisted phase are left out."""
+    listed = {
+        "phase": {phase["name"]: place for place, phase in enumerate(run.info.get("phases", []))},
+        "kind": {kind["name"]: place for place, kind in enumerate(run.info.get("kinds", []))},
+        "outcome": {outcome.name.lower(): int(outcome) for outcome in Outcome},
+    }
+    otherwise = {"phase": NEVER, "kind": NEVER, "outcome": int(Outcome.CLIENT)}
+    texts: dict[str, int] = {}
+    found = {name: np.empty(run.rows, dtype) for name, dtype in _TYPES.items()}
+    at = 0
+    for batch in run.batches():
+        for name, column in found.items():
+            values = batch.column(name)
+            if name in listed:
+                part = _places(values, listed[name], otherwise[name])
+            elif name == "detail":
+                part = _detail(values, texts)
+            else:
+                part = values.fill_null(NEVER).to_numpy(zero_copy_only=False)
+            column[at : at + len(batch)] = part
+        at += len(batch)
+    _sort(found)
+    return Columns(**found, texts=tuple(texts)).of_phases(0, np.iinfo(np.int16).max - 1)
+
+
+def _places(coded: Any, places: dict[str, int], otherwise: int) -> Ints:
+    """A dictionary column's codes turned into our numbers, without a string a row."""
+    numbers = [places.get(text, otherwise) for text in coded.dictionary.to_pylist()]
+    codes = coded.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)
+    return np.array([*numbers, otherwise], dtype=np.int64)[codes]
+
+
+def _detail(column: Any, texts: dict[str, int]) -> Ints | int:
+    """Places in `texts`, which grows by those seen for the first time; most batches have none."""
+    if column.null_count == len(column):
+        return NEVER
+    coded = column.dictionary_encode()
+    places = {text: texts.setdefault(text, len(texts)) for text in coded.dictionary.to_pylist()}
+    return _places(coded, places, NEVER)
+
+
+def _sort(found: dict[str, Small]) -> None:
+    """By phase.  One sender's records are in that order already, several senders' are not."""
+    if (np.diff(found["phase"]) < 0).any():
+        order = np.argsort(found["phase"], kind="stable")
+        for name in found:
+            found[name] = found[name][order]  # one at a time: only one column is in memory twice
