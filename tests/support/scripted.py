@@ -95,7 +95,7 @@ class _Link(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._drop)
 
     def counted(self):
-        self.server.calm = self.server.calm or self.server.until_asked and self.server.inferences > 1
+        self.server.calm = self.server.calm or (self.server.until_asked and self.server.inferences > 1)
 
     def infer(self, stream):
         """Whatever the script says, else a proper answer."""
