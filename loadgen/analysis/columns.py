@@ -63,6 +63,7 @@ def columns_of(run: Run) -> Columns:
     for batch in run.batches():
         for name, column in found.items():
             values = batch.column(name)
+            part: Ints | int
             if name in listed:
                 part = _places(values, listed[name], otherwise[name])
             elif name == "detail":
@@ -79,7 +80,8 @@ def _places(coded: Any, places: dict[str, int], otherwise: int) -> Ints:
     """A dictionary column's codes turned into our numbers, without a string a row."""
     numbers = [places.get(text, otherwise) for text in coded.dictionary.to_pylist()]
     codes = coded.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)
-    return np.array([*numbers, otherwise], dtype=np.int64)[codes]
+    found: Ints = np.array([*numbers, otherwise], dtype=np.int64)[codes]
+    return found
 
 
 def _detail(column: Any, texts: dict[str, int]) -> Ints | int:

@@ -29,11 +29,13 @@ from loadgen.analysis import figures
 from loadgen.analysis.columns import Ints
 from loadgen.analysis.frame import Bools, Frame
 from loadgen.analysis.rates import Shares, per_s
+from loadgen.analysis.words import amount
 from loadgen.histogram import rank
 from loadgen.records import LoadgenError
 from loadgen.traffic.objective import RATES, SHARES, TIMES, Objective, parse_objective
 
 ALPHA = 0.05
+UNKNOWN = "how many requests were on their way when the run was killed is not known"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +52,15 @@ class Estimate:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """What objectives are held against: the rows of the measured phases, each one's share in the rates and
-    the span of these, the server's figures, and how many requests were on their way when a run was killed.
+    the span of these, the server's figures, and how many requests were on their way when a run was killed
+    (None: not known either).
     """
 
     frame: Frame
     share: Shares
     span_ns: int | None
     server: dict[str, Any]
-    unknown: int = 0
+    unknown: int | None = 0
     _ordered: dict[str, Ints] = field(default_factory=dict)
 
     def where(self, keep: Bools) -> "Measured":
@@ -76,7 +79,8 @@ def judge(texts: list[str], seen: Measured, kinds: list[str]) -> list[dict[str, 
 
     Raises LoadgenError (ObjectiveError) on a text that is no objective or names a kind that the run has not.
     """
-    rows, parts = [], {None: seen}
+    rows: list[dict[str, Any]] = []
+    parts: dict[str | None, Measured] = {None: seen}
     for objective in map(parse_objective, texts):
         if objective.kind is not None and objective.kind not in kinds:
             raise LoadgenError(
@@ -85,6 +89,8 @@ def judge(texts: list[str], seen: Measured, kinds: list[str]) -> list[dict[str, 
         if objective.kind is not None and objective.kind not in parts:
             parts[objective.kind] = seen.where(seen.frame.kind == kinds.index(objective.kind))
         found = _estimate(objective, parts[objective.kind])
+        if seen.unknown is None:
+            found = Estimate(found.value, None, None, found.n, UNKNOWN)
         interval = None if found.low is None else [_finite(found.low), _finite(found.high)]
         rows.append(
             {
@@ -117,7 +123,7 @@ def _estimate(objective: Objective, seen: Measured) -> Estimate:
         bad = (
             found["rejected"] if objective.metric == "rejection rate" else found["failed"] + found["timeout"]
         )
-        unsure, n = found.get("cancelled", 0) + seen.unknown, figures.answered(found)
+        unsure, n = found.get("cancelled", 0) + (seen.unknown or 0), figures.answered(found)
         best, worst = share(bad, n + unsure), share(bad + unsure, n + unsure)
         return Estimate(share(bad, n).value, best.low, worst.high, n, _unsure(unsure))
     if objective.metric in RATES:
@@ -138,19 +144,29 @@ def _time(objective: Objective, seen: Measured) -> Estimate:
     age = frame.service_ns if metric == "service" else frame.latency_ns
     late = int((counts & frame.judged).sum())
     old = int((counts & frame.cancelled & (age >= objective.threshold)).sum())
-    unsure = int((counts & frame.cancelled).sum()) - old + seen.unknown
+    unsure = int((counts & frame.cancelled).sum()) - old + (seen.unknown or 0)
     found = _statistic(objective, values, late + old)
     notes = [found.note] if found.note else []
     if late + old:
         n = values.size + late + old
-        notes = [f"{late} of {n} requests never succeeded and count as infinitely late"] if late else []
-        notes += [f"{old} of {n} were cancelled when they were later than that"] if old else []
+        notes = (
+            [f"{late} of {amount(n, 'request')} never succeeded and {_count(late)} as infinitely late"]
+            if late
+            else []
+        )
+        notes += (
+            [f"{old} of {n} {'was' if old == 1 else 'were'} cancelled when later than that"] if old else []
+        )
     if unsure:
         notes += [_unsure(unsure) or ""]
         worst = _statistic(objective, values, late + old + unsure)
         low = found.low if found.low is None or worst.low is None else min(found.low, worst.low)
         return Estimate(found.value, low, worst.high, found.n, "; ".join(notes))
     return Estimate(found.value, found.low, found.high, found.n, "; ".join(notes) or None)
+
+
+def _count(n: int) -> str:
+    return "counts" if n == 1 else "count"
 
 
 def _unsure(n: int) -> str | None:
@@ -186,7 +202,11 @@ def quantile_interval(ordered: Ints, q: float, infinite: int = 0) -> Estimate:
     below = _at(ordered, low) if low >= 1 else 0.0
     above = _at(ordered, high) if high <= n else math.inf
     need = math.ceil(math.log(ALPHA / 2) / math.log(q))
-    note = None if high <= n else f"at least {need} requests are needed to pass, {n} were judged"
+    note = (
+        None
+        if high <= n
+        else f"at least {need} requests are needed to pass, {n} {'was' if n == 1 else 'were'} judged"
+    )
     return Estimate(value, below, above, n, note)
 
 

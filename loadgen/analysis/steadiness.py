@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.analysis.frame import Frame, Ints
+from loadgen.analysis.columns import Ints
+from loadgen.analysis.frame import Frame
 from loadgen.analysis.percentiles import quantile
 from loadgen.records import Doubt
 from loadgen.units import show_ns

@@ -36,17 +36,22 @@ def summarise(
     info = completed(run.info, run.beats, frame)
     kinds, parts = info.get("kinds", []), [frame.of_phase(i) for i in range(len(info["phases"]))]
     spans = [window(part, told) for part, told in zip(parts, info["phases"], strict=True)]
-    phases = [_phase(*each, kinds) for each in zip(parts, info["phases"], spans, strict=True)]
+    asked = [_asked(*each) for each in zip(parts, info["phases"], spans, strict=True)]
+    phases = [_phase(*each, kinds) for each in zip(parts, info["phases"], spans, asked, strict=True)]
     measured = measured_phases(info)
     kept = frame.of_phases(measured)
     total = _total(kept, [parts[i] for i in measured], [spans[i] for i in measured],
-                   [phases[i] for i in measured], kinds)  # fmt: skip
+                   [phases[i] for i in measured], [asked[i] for i in measured], kinds)  # fmt: skip
     server = server_figures(run, frame)
     doubts = validity.doubts(info, frame, phases, total, server)
     wanted = info.get("objectives", []) if objectives is None else objectives
-    unknown = sum(info["phases"][i].get("unknown") or 0 for i in measured)
-    share = spans[measured[0]].share if len(measured) == 1 else np.concatenate(
-        [np.zeros(0, np.bool_), *(spans[i].share for i in measured)])  # rows lie in order of their phase
+    ends = [info["phases"][i].get("unknown", 0) for i in measured]
+    unknown = None if None in ends else sum(ends)
+    share = (
+        spans[measured[0]].share
+        if len(measured) == 1
+        else np.concatenate([np.zeros(0, np.bool_), *(spans[i].share for i in measured)])
+    )  # rows lie in order of their phase
     seen = Measured(kept, share, total["span_ns"], server, unknown)
     return {
         "format": FORMAT,
@@ -69,17 +74,34 @@ def _identity(info: dict[str, Any]) -> dict[str, Any]:
     return {key: info.get(key) for key in keys} | {"profile": info.get("profile", {}).get("name")}
 
 
-def _phase(frame: Frame, told: dict[str, Any], span: Window, kinds: list[dict[str, Any]]) -> dict[str, Any]:
+Asked = tuple[float, int | None]
+
+
+def _asked(frame: Frame, told: dict[str, Any], span: Window) -> Asked:
+    """How many requests a phase asked for, and over how many ns (None: it never began).
+
+    Open loop: what was planned over its duration, or what was due until the load was cut short, over that.
+    """
+    if told["loop"] != "open":
+        return span.asked, span.span_ns
+    start, end, duration = told.get("start_ns"), told.get("load_end_ns"), told.get("duration_ns")
+    if start is None or end is None:
+        return 0, None
+    if duration is None or end - start < duration or told.get("planned") is None:
+        due = int(np.count_nonzero(frame.due_ns < end)) + (told.get("unknown") or 0)
+        return due, (end - start) or None
+    return told["planned"], duration
+
+
+def _phase(
+    frame: Frame, told: dict[str, Any], span: Window, asked: Asked, kinds: list[dict[str, Any]]
+) -> dict[str, Any]:
     """One phase's figures.  `told` is what run.json says of it."""
     found = figures.counts(frame)
     is_open = told["loop"] == "open"
     planned = told.get("planned") if is_open else None if told.get("duration_ns") else told.get("requests")
     planned = found["tried"] + found["dropped"] if planned is None else planned
-    offered = (
-        per_s(planned, told.get("duration_ns") or span.span_ns)
-        if is_open
-        else per_s(span.asked, span.span_ns)
-    )
+    unknown = {"unknown": told["unknown"]} if told.get("unknown") else {}
     return {
         "name": told["name"],
         "measured": bool(told["measured"]),
@@ -88,8 +110,8 @@ def _phase(frame: Frame, told: dict[str, Any], span: Window, kinds: list[dict[st
         "duration_ns": told.get("duration_ns"),
         "span_ns": span.span_ns,
         "drain_ns": _drain_ns(told),
-        "counts": {"planned": planned, **found},
-        "offered_per_s": offered,
+        "counts": {"planned": planned, **found, **unknown},
+        "offered_per_s": per_s(*asked),
         "achieved_per_s": per_s(float(span.share.sum()), span.span_ns),
         "items_per_s": per_s(float((span.share * frame.items).sum()), span.span_ns),
         **figures.details(frame, kinds),
@@ -111,19 +133,15 @@ def _total(
     parts: list[Frame],
     spans: list[Window],
     phases: list[dict[str, Any]],
+    asked: list[Asked],
     kinds: list[dict[str, Any]],
 ) -> dict[str, Any]:
     """Over the measured phases: latencies pooled, counts and spans summed, rates over the summed spans."""
     span = sum(one.span_ns or 0 for one in spans) or None
-    begun = [
-        (
-            phase["offered_per_s"],
-            (phase["duration_ns"] if phase["loop"] == "open" else None) or phase["span_ns"],
-        )
-        for phase in phases
-        if phase["offered_per_s"] is not None and phase["span_ns"]
-    ]  # a phase that never began has no span: what it would have asked was never asked
-    offered = sum(rate * ns for rate, ns in begun) / sum(ns for _, ns in begun) if begun else None
+    begun = [(n, ns) for n, ns in asked if ns]  # what never began was never asked
+    offered = per_s(sum(n for n, _ in begun), sum(ns for _, ns in begun))
+    counted = [phase["counts"] for phase in phases]
+    unknown = sum(counts.get("unknown", 0) for counts in counted)
     only = len(parts) == 1  # then pooling is repeating
     details = {key: phases[0][key] for key in POOLED} if only else figures.details(frame, kinds)
     drains = [phase["drain_ns"] for phase in phases if phase["drain_ns"] is not None]
@@ -131,7 +149,11 @@ def _total(
     return {
         "span_ns": span,
         "drain_ns": sum(drains) if drains else None,
-        "counts": {"planned": sum(phase["counts"]["planned"] for phase in phases), **figures.counts(frame)},
+        "counts": {
+            "planned": sum(counts["planned"] for counts in counted),
+            **figures.counts(frame),
+            **({"unknown": unknown} if unknown else {}),
+        },
         "offered_per_s": offered,
         "achieved_per_s": per_s(sum(float(one.share.sum()) for one in spans), span),
         "items_per_s": per_s(items, span),

@@ -2,8 +2,9 @@
 
 A phase's results are written when it has drained.  Of one that was cut short the heartbeats tell how far it
 came, how full it was, and how many requests were on their way of whose end nothing is known.  Without
-heartbeats (an older run) the records tell how far it came, and what is unknown stays unknown.  This module must
-not know what is computed from it.
+heartbeats (an older run) the records tell how far it came, and what is unknown stays unknown.  A worker that
+was lost takes the ends of its requests along while the run goes on to its end.  This module must not know what
+is computed from it.
 """
 
 from typing import Any
@@ -19,15 +20,19 @@ def completed(info: dict[str, Any], beats: list[dict[str, Any]], frame: Frame) -
     """`info` with every phase that began having start_ns and load_end_ns.
 
     A phase that was cut short gets `seen_ns`, the last sign of life, and `unknown`, the requests of whose end
-    nothing is known (None: not even how many).  Figures that only a whole phase has are None there.
+    nothing is known (None: not even how many).  Figures that only a whole phase has are None there.  One in
+    which a worker was lost gets `unknown` and `lost_on_the_way`, both what was on its way in that worker.
     """
+    senders = (info.get("client") or {}).get("senders") or []
+    lost = {worker for worker, facts in enumerate(senders) if facts.get("lost")}
     phases = []
     for place, told in enumerate(info["phases"]):
         rows = frame.of_phase(place)
         if told.get("load_end_ns") is None:
             phases.append(_cut(told, [beat for beat in beats if beat.get("phase") == place], rows))
         else:
-            phases.append(_older(told, rows))
+            gone = [b for b in beats if b.get("phase") == place and b.get("worker") in lost]
+            phases.append(_older(told, rows) | _on_the_way(gone))
     return info | {"phases": phases}
 
 
@@ -52,6 +57,12 @@ def _cut(told: dict[str, Any], beats: list[dict[str, Any]], rows: Frame) -> dict
             told_of = [beat[key] for beat in beats if beat.get(key) is not None]
             found[key] = sum(told_of) if told_of else None
     return found
+
+
+def _on_the_way(beats: list[dict[str, Any]]) -> dict[str, int]:
+    """Of lost workers.  Their last heartbeats are at most half a second older than their ends."""
+    n = sum(beat["in_flight"] + beat["waiting"] for beat in beats)
+    return {"unknown": n, "lost_on_the_way": n} if n else {}
 
 
 def _older(told: dict[str, Any], rows: Frame) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import Any
 from loadgen.analysis import clientside, steadiness
 from loadgen.analysis.figures import answered
 from loadgen.analysis.frame import Frame, measured_phases
+from loadgen.analysis.words import amount
 from loadgen.records import Doubt
 
 MOST_LOST = 0.01  # a larger share of requests without an answer bends every percentile that is printed
@@ -53,7 +54,7 @@ def doubts(
         Doubt(str(d["code"]), str(d["text"]), str(d.get("hint", "")), bool(d.get("invalidates")))
         for d in info.get("doubts", [])
     ]
-    rules = (_ended, _nothing, _lost, _few, _steadiness, _warm_up, _server, _cache, _batching)
+    rules = (_ended, _unknown_ends, _nothing, _lost, _few, _steadiness, _warm_up, _server, _cache, _batching)
     client = clientside.doubts(info, [(told, rows) for told, _, rows in evidence.measured])
     found = told + [doubt for rule in rules for doubt in rule(evidence)] + client
     return list(dict.fromkeys(found))
@@ -64,16 +65,14 @@ def _ended(seen: Evidence) -> list[Doubt]:
     more than MOST_LOST of them, and what is left is not what the server did.
     """
     status, counts = seen.info.get("status"), seen.total["counts"]
-    cut = [told for told, _, _ in seen.measured if "seen_ns" in told]
-    on_the_way = sum(one["unknown"] or 0 for one in cut)
+    ends = [told.get("unknown", 0) for told, _, _ in seen.measured]
+    on_the_way = sum(n or 0 for n in ends)
     lost = counts["planned"] - counts["tried"] - counts["dropped"] - on_the_way
     unsent = f"; {lost} of {counts['planned']} planned requests were never sent" if lost > 0 else ""
     if status == "interrupted":
         return [_interrupted(counts, unsent)]
     if status == "running":
-        return [
-            _unfinished(counts, None if any(one["unknown"] is None for one in cut) else on_the_way, unsent)
-        ]
+        return [_unfinished(counts, None if None in ends else on_the_way, unsent)]
     if status == "failed":
         return [Doubt("run_failed", f"the run broke off{unsent}", "see the other doubts and repeat it", True)]
     return []
@@ -105,6 +104,21 @@ def _unfinished(counts: dict[str, int], on_the_way: int | None, unsent: str) -> 
     )
 
 
+def _unknown_ends(seen: Evidence) -> list[Doubt]:
+    """What was on its way in a worker that was lost while the run went on: as little known as a killed run's."""
+    n = sum(told.get("lost_on_the_way", 0) for told, _, _ in seen.measured)
+    if not n:
+        return []
+    counts = seen.total["counts"]
+    asked = answered(counts) + counts["dropped"] + counts.get("cancelled", 0) + n
+    text = (
+        f"how {n} of {asked} requests due ({_percent(n / asked)}) ended is not known: they were on their way in a "
+        "worker that was lost"
+    )
+    hint = "objectives count them both ways; see what ended the worker, and repeat the run"
+    return [Doubt("unknown_ends", text, hint, n > MOST_LOST * asked)]
+
+
 def _nothing(seen: Evidence) -> list[Doubt]:
     counts = seen.total["counts"]
     if counts["ok"]:
@@ -114,7 +128,7 @@ def _nothing(seen: Evidence) -> list[Doubt]:
         hint = "give a measured phase a rate and a duration, or let the run go on until one begins"
         return [Doubt("nothing_measured", "no request was sent in a measured phase", hint, True)]
     hint = "see the errors; send one request by hand first"
-    return [Doubt("nothing_measured", f"none of {asked} requests succeeded", hint, True)]
+    return [Doubt("nothing_measured", f"none of {amount(asked, 'request')} succeeded", hint, True)]
 
 
 def _lost(seen: Evidence) -> list[Doubt]:
@@ -142,13 +156,10 @@ def _few(seen: Evidence) -> list[Doubt]:
         return []
     hint = "measure longer or at a higher rate"
     if n < FEW:
-        text = f"P99 is of {n} successes: fewer than {FEW}, so it is their maximum"
+        text = f"P99 is of {amount(n, 'success')}: fewer than {FEW}, so it is the maximum"
         return [Doubt("few_samples", text, hint)]
-    return [
-        Doubt(
-            "few_samples", f"P99.9 is of {n} successes: fewer than {FEW_P999}, so it is their maximum", hint
-        )
-    ]
+    text = f"P99.9 is of {n} successes: fewer than {FEW_P999}, so it is the maximum"
+    return [Doubt("few_samples", text, hint)]
 
 
 def _steadiness(seen: Evidence) -> list[Doubt]:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.analysis.frame import Frame, Ints
+from loadgen.analysis.columns import Ints
+from loadgen.analysis.frame import Frame
 from loadgen.analysis.percentiles import quantile
 from loadgen.records import Outcome
 from loadgen.units import show_ns
@@ -110,7 +111,9 @@ def _lines(due: Ints, values: Ints) -> list[dict[str, Any]]:
     width = bin_width_ns(int(due.max()) - start, due.size // LEAST)
     bins = ((due - start) // width).astype(np.int16)
     groups = joined(np.bincount(bins))
-    of_bin = np.repeat(np.arange(len(groups)), np.diff([0, *(last + 1 for _, last in groups)])).astype(np.int16)
+    of_bin = np.repeat(np.arange(len(groups)), np.diff([0, *(last + 1 for _, last in groups)])).astype(
+        np.int16
+    )
     of_row = of_bin[bins]
     ordered = values[np.argsort(of_row, kind="stable")]  # 16 bits wide: numpy's sort is linear in the rows
     parts = np.split(ordered, np.cumsum(np.bincount(of_row))[:-1])

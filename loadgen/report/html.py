@@ -28,6 +28,7 @@ TITLES = {
     "rate": ("Rate asked and achieved", "Where the lines part, the server or the cap held requests back."),
     "batches": ("Batch sizes", "As the server counted them in the measured phases."),
 }
+OUTCOMES = ["planned", "tried", "sent", "ok", "failed", "timeout", "rejected", "dropped", "cancelled"]
 
 
 def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str:
@@ -40,7 +41,7 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters |= {"duration": words.duration, "rate": words.rate, "cores": words.cores, "statuses": words.statuses}
+    environment.filters |= {"duration": words.duration, "rate": words.rate, "statuses": words.statuses}
     figures = charts(frame_of(run) if frame is None else frame, summary, run.info)
     rows = [
         {"figures": phase, "name": phase["name"], "note": "" if phase["measured"] else "warm-up"}
@@ -52,8 +53,11 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         summary=summary,
         rows=rows,
         info=run.info,
+        outcomes=OUTCOMES
+        + (["unknown"] if any("unknown" in row["figures"]["counts"] for row in rows) else []),
         figure=words.figure,
         observed=words.observed,
+        client_line=words.client_line,
         titles={name: TITLES[name] for name in TITLES if name in figures},
         facts={
             name: json.dumps(run.info.get(name), indent=2, ensure_ascii=False)

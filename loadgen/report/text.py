@@ -7,13 +7,13 @@ error texts) is printed as plain text, never as markup.  This module must not co
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.console import Console
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
-from loadgen.report.words import NONE, cores, duration, figure, observed, rate, share, statuses
+from loadgen.analysis.words import amount
+from loadgen.report.table import Row, print_table
+from loadgen.report.words import NONE, client_line, duration, figure, observed, rate, share, statuses
 from loadgen.runfile import REPORT
 
 _MOST_BATCHES = 8
@@ -77,20 +77,6 @@ def _head(summary: dict[str, Any], console: Console) -> None:
     )
 
 
-def _table(*columns: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    for place, name in enumerate(columns):
-        if place == 0:
-            table.add_column(Text(name), justify="left", overflow="fold")
-        else:
-            table.add_column(Text(name), justify="right", no_wrap=True)
-    return table
-
-
-def _row(table: Table, name: str, cells: list[str], measured: bool = True) -> None:
-    table.add_row(Text(name), *map(Text, cells), style="" if measured else "dim")
-
-
 def _rows(summary: dict[str, Any]) -> list[tuple[str, dict[str, Any], bool]]:
     phases = [
         (phase["name"] + ("" if phase["measured"] else " (warm-up)"), phase, phase["measured"])
@@ -101,45 +87,42 @@ def _rows(summary: dict[str, Any]) -> list[tuple[str, dict[str, Any], bool]]:
 
 
 def _latencies(summary: dict[str, Any], console: Console) -> None:
-    table = _table("latency from due", "n", "P50", "P90", "P99", "max", "service P99", "lag P99")
-    for name, figures, measured in _rows(summary):
-        latency = figures["latency_ns"]
-        cells = [str(latency["n"])]
-        cells += [duration(latency[key]) for key in ("p50", "p90", "p99", "max")]
-        cells += [duration(figures["service_ns"]["p99"]), duration(figures["lag_ns"]["p99"])]
-        _row(table, name, cells, measured)
-    total = summary["total"]
-    if len(total["by_kind"]) > 1:
-        table.add_section()
-        for name, kind in total["by_kind"].items():
-            latency = kind["latency_ns"]
-            cells = [str(latency["n"])]
-            cells += [duration(latency[key]) for key in ("p50", "p90", "p99", "max")]
-            _row(table, name, [*cells, duration(kind["service_ns"]["p99"]), duration(kind["lag_ns"]["p99"])])
-    console.print()
-    console.print(table)
+    head = Row("latency from due", ["n", "P50", "P90", "P99", "max", "service P99", "lag P99"])
+    rows = [Row(name, _times(figures), dim=not measured) for name, figures, measured in _rows(summary)]
+    kinds = summary["total"]["by_kind"]
+    if len(kinds) > 1:
+        rows += [Row(name, _times(kind), apart=not at) for at, (name, kind) in enumerate(kinds.items())]
+    print_table(console, head, rows)
+
+
+def _times(figures: dict[str, Any]) -> list[str]:
+    latency = figures["latency_ns"]
+    of_latency = [duration(latency[key]) for key in ("p50", "p90", "p99", "max")]
+    others = [duration(figures[key]["p99"]) for key in ("service_ns", "lag_ns")]
+    return [str(latency["n"]), *of_latency, *others]
 
 
 def _counts(summary: dict[str, Any], console: Console) -> None:
     batches = {kind["batch"] for kind in summary["total"]["by_kind"].values()}
-    items = bool(batches - {1, None})
+    items, counted = bool(batches - {1, None}), [figures["counts"] for _, figures, _ in _rows(summary)]
     trouble = [
         key
-        for key in ("failed", "timeout", "rejected", "dropped", "cancelled")
-        if key == "failed" or any(figures["counts"].get(key) for _, figures, _ in _rows(summary))
+        for key in ("failed", "timeout", "rejected", "dropped", "cancelled", "unknown")
+        if key == "failed" or any(counts.get(key) for counts in counted)
     ]
     rates = ["asked", "achieved", *(["items/s", "batch"] if items else [])]
-    unsent = any(figures["counts"]["tried"] != figures["counts"]["sent"] for _, figures, _ in _rows(summary))
-    outcomes = [*(["tried"] if unsent else []), "sent", "ok", *trouble]
+    # columns that would only repeat the next one are left out
+    unsent = any(counts["tried"] != counts["sent"] for counts in counted)
+    short = any(counts["planned"] > counts["tried"] + counts["dropped"] for counts in counted)
+    outcomes = [*(["planned"] if short else []), *(["tried"] if unsent else []), "sent", "ok", *trouble]
     # all in one table as long as it fits 80 columns
     groups = [[*rates, *outcomes]] if len(rates) + len(outcomes) <= _MOST_COLUMNS else [rates, outcomes]
     for group in groups:
-        table = _table("requests" if group is outcomes else "requests/s", *group)
+        rows = []
         for name, figures, measured in _rows(summary):
             cells = _rates(figures) | {key: str(figures["counts"].get(key, 0)) for key in outcomes}
-            _row(table, name, [cells[key] for key in group], measured)
-        console.print()
-        console.print(table)
+            rows.append(Row(name, [cells[key] for key in group], dim=not measured))
+        print_table(console, Row("requests" if group is outcomes else "requests/s", group), rows)
 
 
 def _rates(figures: dict[str, Any]) -> dict[str, str]:
@@ -188,7 +171,7 @@ def _server(server: dict[str, Any], console: Console) -> None:
     mean = "-" if server["mean_batch"] is None else f"{server['mean_batch']:.2f}"
     console.print(
         Text(
-            f"server  mean batch {mean} items in {server['execution_count']} executions, "
+            f"server  mean batch {mean} items in {amount(server['execution_count'], 'execution')}, "
             f"queue {duration(server['queue_ns_mean'])} and compute {duration(server['compute_ns_mean'])} "
             "(means of a request)"
         )
@@ -198,34 +181,22 @@ def _server(server: dict[str, Any], console: Console) -> None:
     total, most = sum(n for _, n in bars), max(n for _, n in bars)
     for size, n in sorted(shown, key=lambda b: int(b[0])):
         bar = "#" * max(1, round(n / most * _BAR))
-        console.print(Text(f"  batch of {size:>3}  {bar:<{_BAR}} {n} executions, {share(n / total)}"))
+        console.print(
+            Text(f"  batch of {size:>3}  {bar:<{_BAR}} {amount(n, 'execution')}, {share(n / total)}")
+        )
     if len(shown) < len(bars):
         rest = total - sum(n for _, n in shown)
         console.print(
-            Text(f"  {len(bars) - len(shown)} other sizes: {rest} executions, {share(rest / total)}")
+            Text(
+                f"  {len(bars) - len(shown)} other sizes: {amount(rest, 'execution')}, {share(rest / total)}"
+            )
         )
 
 
 def _client(summary: dict[str, Any], console: Console) -> None:
     client, first = summary["client"], summary["first_request_ns"]
     console.print()
-    parts = [
-        f"CPU {duration(client['cpu_ns_per_request'])} a request ({cores(client['cpu_share'])})",
-        f"at most {client['max_in_flight'] if client['max_in_flight'] is not None else NONE} requests in flight",
-        f"P99 of event loop lag {duration(client['loop_lag_ns']['p99'])}",
-    ]
-    if client["workers"] > 1:
-        parts.append(f"{client['workers']} workers")
-    parts += [
-        f"{client[key]} {what}"
-        for key, what in (
-            ("resent", "requests sent a second time"),
-            ("reconnects", "connections ended by the server"),
-            ("conn_waits", "waits for a connection"),
-        )
-        if client[key]
-    ]
-    console.print(Text("client  " + ", ".join(parts)))
+    console.print(Text("client  " + client_line(client)))
     if client.get("proxies_ignored"):
         console.print(Text(f"proxies ignored: {', '.join(client['proxies_ignored'])}"))
     if first:

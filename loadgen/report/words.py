@@ -5,6 +5,7 @@ Used by every report.  This module must not know where a figure is shown.
 
 from typing import Any
 
+from loadgen.analysis.words import amount
 from loadgen.traffic.objective import RATES, SHARES, TIMES
 from loadgen.units import show_ns
 
@@ -31,6 +32,29 @@ def cores(used: float | None) -> str:
     if used is None:
         return f"{NONE} of a core"
     return f"{share(used)} of a core" if used < 1 else f"{used:.2g} cores"
+
+
+def client_line(client: dict[str, Any]) -> str:
+    """What the client says of itself, as one sentence without its full stop."""
+    full = client["max_in_flight"]
+    parts = [
+        f"CPU {duration(client['cpu_ns_per_request'])} a request ({cores(client['cpu_share'])})",
+        f"at most {NONE if full is None else full} request{'' if full == 1 else 's'} in flight",
+        f"P99 of event loop lag {duration(client['loop_lag_ns']['p99'])}",
+    ]
+    if client["workers"] > 1:
+        parts.append(f"{client['workers']} workers")
+    parts += [
+        f"{amount(client[key], noun)} {what}"
+        for key, noun, what in (
+            ("resent", "request", "sent a second time"),
+            ("reconnects", "connection", "ended by the server"),
+        )
+        if client[key]
+    ]
+    if waits := client["conn_waits"]:
+        parts.append(f"{amount(waits, 'wait')} for a connection")
+    return ", ".join(parts)
 
 
 def statuses(numbers: dict[str, int]) -> str:

@@ -4,11 +4,13 @@ Both can be made again at any time from the records.  This module must not know 
 """
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 from loadgen.analysis.frame import frame_of
 from loadgen.analysis.summary import summarise
+from loadgen.records import LoadgenError
 from loadgen.report.html import render
 from loadgen.runfile import REPORT, SUMMARY, Run, read_run, write_atomic
 
@@ -16,15 +18,32 @@ from loadgen.runfile import REPORT, SUMMARY, Run, read_run, write_atomic
 def write_reports(run_path: Path | str, html_path: Path | None = None) -> dict[str, Any]:
     """The summary, after both files were written; `html_path` puts the page elsewhere.
 
-    Raises LoadgenError when the folder is no run, NotMeasuredError when it cannot be written to.
+    Raises LoadgenError when the folder is no run or `html_path` is no place for a file, NotMeasuredError when
+    the folder cannot be written to.
     """
     path = Path(run_path)
+    if html_path is not None:
+        _check_page(html_path)
     run: Run = read_run(path)
     frame = frame_of(run)
     summary = summarise(run, frame=frame)
     write_atomic(path / SUMMARY, dumps(summary))
     write_atomic(html_path or path / REPORT, render(run, summary, frame))
     return summary
+
+
+def _check_page(path: Path) -> None:
+    """Before the work, not after it."""
+    if path.is_dir():
+        raise LoadgenError(f"output {path}: is a folder; name a file with --html, e.g. {path / REPORT}")
+    if not path.parent.is_dir():
+        raise LoadgenError(
+            f"output {path}: there is no folder {path.parent}; make it, or name another file with --html"
+        )
+    if not os.access(path.parent, os.W_OK):
+        raise LoadgenError(
+            f"output {path}: the folder {path.parent} cannot be written to; name another file with --html"
+        )
 
 
 def dumps(summary: dict[str, Any]) -> str:

@@ -103,7 +103,7 @@ def _quantile(statistic: str, text: str) -> float | None:
     value = round(float(digits) / 100, 9)
     if not 0.0 < value < 1.0:
         raise ObjectiveError(
-            f"objective {text!r}: {statistic!r} is outside p0 to p100; for the largest write max"
+            f"objective {text!r}: {statistic!r}: a percentile is above p0 and below p100; for the largest write max"
         )
     return value
 

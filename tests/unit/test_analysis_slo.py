@@ -92,7 +92,7 @@ def test_a_request_cancelled_beyond_the_bound_is_late(tmp_path):
     summary = summarise(path, ["latency p99 < 500ms", "latency p50 < 500ms", "service p99 < 500ms"])
     p99, p50, service = summary["slo"]
     assert (p99["verdict"], p99["observed"], p99["n"]) == ("fail", None, 593 + 651)
-    assert "651 of 1244 were cancelled when they were later than that" in p99["note"]
+    assert "651 of 1244 were cancelled when later than that" in p99["note"]
     assert "how 49 more would have ended is not known" in p99["note"]
     assert (p50["verdict"], service["verdict"]) == ("inconclusive", "fail")  # 651 of 1293: near the half
     assert (summary["valid"], exit_code(summary)) == (False, 1)

@@ -179,6 +179,25 @@ def test_an_interrupt_that_gave_up_more_than_one_percent_is_not_valid(tmp_path):
     assert (doubt["invalidates"], found["valid"]) == (True, False)
 
 
+def test_asked_of_a_phase_cut_short_is_what_was_due_until_then(tmp_path):
+    """A ramp from 0 to 200/s over 10 s, interrupted after 5 s: 250 requests were due, 50/s, not 100/s."""
+    due = [round((i / 1000) ** 0.5 * 10 * S) for i in range(250)]
+    cut = phase("ramp", planned=1000, load_end_ns=5 * S, end_ns=5 * S)
+    whole = phase("flat", planned=1000, start_ns=10 * S, load_end_ns=20 * S, end_ns=20 * S)
+    rows = [row(at) for at in due] + steady(1000, start=10 * S, phase=1)
+    found = summarise(build(tmp_path / "run", rows, [cut, whole], status="interrupted"))
+    assert [one["offered_per_s"] for one in found["phases"]] == [50.0, 100.0]
+    assert [one["counts"]["planned"] for one in found["phases"]] == [1000, 1000]
+    assert found["total"]["offered_per_s"] == pytest.approx(1250 / 15)
+
+
+def test_asked_of_a_killed_phase_counts_what_was_on_its_way(tmp_path):
+    path = build(tmp_path / "run", steady(400, span=4 * S), [running(planned=1000)], status="running",
+                 beats=[beat(5 * S, 500, 400)])  # fmt: skip
+    found = summarise(path)
+    assert (found["total"]["offered_per_s"], found["total"]["counts"]["unknown"]) == (100.0, 100)
+
+
 def test_what_an_interrupted_run_never_began_was_never_asked(tmp_path):
     phases = [phase("a", planned=1000), running("b", planned=50_000)]
     total = summarise(build(tmp_path / "run", steady(1000), phases, status="interrupted"))["total"]
@@ -338,3 +357,33 @@ def test_run_json_is_left_as_it_was(tmp_path):
     before = read_json(path / "run.json")
     summarise(path)
     assert read_json(path / "run.json") == before
+
+
+def lost_worker(tmp_path, name, on_the_way, **over):
+    """Two workers share 100/s; the second is lost after 5 s with so many requests on their way."""
+    rows = steady(500, service=10 * MS) + [row(S // 100 + i * 20 * MS) for i in range(250 - on_the_way)]
+    client = {"workers": 2, "senders": [{"records": 500}, {"lost": True}]}
+    beats = [
+        beat(9900 * MS, 495, 494),
+        beat(5 * S, 250, 250 - on_the_way, in_flight=on_the_way - 1, waiting=1),
+    ]
+    return build(tmp_path / name, rows, [phase(planned=1000)], client=client, beats=beats, **over)
+
+
+def test_what_a_lost_worker_had_on_its_way_is_unknown_in_a_finished_run(tmp_path):
+    found = summarise(lost_worker(tmp_path, "a", 5, objectives=["failure rate < 1%"]))
+    doubt = next(d for d in found["doubts"] if d["code"] == "unknown_ends")
+    assert "how 5 of 750 requests due (0.67 %) ended is not known" in doubt["text"]
+    assert (doubt["invalidates"], found["valid"], found["total"]["counts"]["unknown"]) == (False, True, 5)
+    assert "how 5 more would have ended is not known" in found["slo"][0]["note"]
+    found = summarise(lost_worker(tmp_path, "b", 8))
+    doubt = next(d for d in found["doubts"] if d["code"] == "unknown_ends")
+    assert (doubt["invalidates"], found["valid"]) == (True, False)
+
+
+def test_a_worker_that_lives_takes_nothing_along(tmp_path):
+    path = build(tmp_path / "run", steady(1000), client={"workers": 2, "senders": [{"records": 500}] * 2},
+                 beats=[beat(9900 * MS, 495, 490), beat(9900 * MS, 495, 490)])  # fmt: skip
+    found = summarise(path)
+    assert "unknown" not in found["total"]["counts"]
+    assert "unknown_ends" not in {d["code"] for d in found["doubts"]}

@@ -8,7 +8,7 @@ from loadgen.cli.check import check
 from loadgen.cli.report import report
 from loadgen.records import LoadgenError
 from loadgen.runfile import REPORT, RUN, SUMMARY
-from tests.support.runs import S, build, read_json, steady
+from tests.support.runs import S, build, read_json, running, steady
 
 app = typer.Typer()
 app.command("report")(report)
@@ -74,3 +74,24 @@ def test_wrong_input_is_one_line_and_exit_code_2(tmp_path):
     info = read_json(path / RUN)
     (path / RUN).write_text(json.dumps(info | {"format": 2}))
     assert "format 2 is newer" in wrong("report", path)
+
+
+@pytest.mark.parametrize(
+    ("page", "says"), [("no/x.html", "there is no folder"), ("", "is a folder; name a file")]
+)
+def test_a_page_that_has_no_place_is_refused_before_the_work(tmp_path, page, says):
+    path = build(tmp_path / "run", steady(10))
+    assert says in wrong("report", path, "--html", tmp_path / page)
+    assert not (path / SUMMARY).exists()
+
+
+def test_check_of_a_killed_run_of_unknown_end_is_no_verdict(tmp_path):
+    """Every answer was late, and yet: nobody knows how many others there were, nor how they ended."""
+    told = [running(planned=1000)]
+    path = build(tmp_path / "run", steady(500, span=5 * S, service=S), told, status="running",
+                 objectives=["latency p50 < 250ms", "failure rate > 5%"])  # fmt: skip
+    found = call("check", path, "--json")
+    assert found.exit_code == 3
+    rows = json.loads(found.stdout)["slo"]
+    assert {row["verdict"] for row in rows} == {"inconclusive"}
+    assert "is not known" in rows[0]["note"]

@@ -1,3 +1,4 @@
+import itertools
 import json
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from loadgen.analysis.frame import frame_of
 from loadgen.analysis.summary import summarise
 from loadgen.records import Outcome
-from loadgen.report.charts import BINS, MOST_POINTS, bin_width_ns, charts, distribution, thin
+from loadgen.report.charts import BINS, LEAST, MOST_POINTS, bin_width_ns, charts, distribution, joined, thin
 from loadgen.report.html import render
 from loadgen.runfile import read_run
 from tests.support.example_run import example
@@ -137,7 +138,7 @@ def test_lag_is_drawn_over_time_beside_latency(tmp_path):
 def test_a_killed_run_has_dashes_where_nobody_knows(tmp_path):
     text = page(build(tmp_path / "run", steady(10), [running()], status="running"))
     assert "at most - requests in flight" in text
-    assert "- CPU a request (- of a core)" in text
+    assert "CPU - a request (- of a core)" in text
 
 
 def test_resent_and_cached_requests_stand_in_the_page(tmp_path):
@@ -146,3 +147,55 @@ def test_resent_and_cached_requests_stand_in_the_page(tmp_path):
     text = page(path)
     assert "580 of 1000 requests were answered from its response cache" in text
     assert "53 requests sent a second time, 53 connections ended by the server" in text
+
+
+def test_a_percentile_in_a_chart_stands_for_twenty_requests_or_more(tmp_path):
+    """20/s for 10 s, then one request a second: 100 bins of 200 ms would hold 1 to 4 requests."""
+    rows = steady(200) + [row(10 * S + i * S, 30 * MS) for i in range(30)]
+    told = [phase(planned=230, duration_ns=40 * S, load_end_ns=40 * S, end_ns=40 * S)]
+    p50, p99 = figures(build(tmp_path / "run", rows, told))["over-time"]["data"][1:]
+    assert p50["name"] == "P50 per 5 s or longer"
+    assert p50["x"] == p99["x"] == [2.5, 7.5, 25.0]
+    assert p50["y"] == [10.0, 10.0, 30.0]
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=60))
+def test_bins_are_joined_until_each_holds_enough(numbers):
+    counts = np.array(numbers)
+    if counts.sum() < LEAST:
+        return
+    groups = joined(counts)
+    assert all(counts[first : last + 1].sum() >= LEAST and counts[first] > 0 for first, last in groups)
+    assert sum(counts[first : last + 1].sum() for first, last in groups) == counts.sum()
+    assert all(a[1] < b[0] for a, b in itertools.pairwise(groups))
+
+
+def test_one_request_is_a_dot_and_a_rate_over_the_whole(tmp_path):
+    told = [phase(planned=1, duration_ns=S, load_end_ns=S, end_ns=S)]
+    drawn = figures(build(tmp_path / "run", [row(S // 5, 100 * MS)], told))
+    (dot,) = drawn["over-time"]["data"]
+    assert (dot["mode"], dot["x"], dot["y"]) == ("markers", [0.2], [100.0])
+    assert [trace["y"][0] for trace in drawn["rate"]["data"]] == [2.0, 2.0]  # one in the first half second
+    assert {trace["mode"] for trace in drawn["distribution"]["data"]} == {"lines+markers"}
+
+
+def test_the_doubt_that_invalidates_comes_first_and_sentences_are_apart(tmp_path):
+    text = page(build(tmp_path / "run", [row(0)], [phase(planned=1, cpu_ns=10**10)]))
+    assert text.index("the client was the limit") < text.index("P99 is of 1 success: fewer than 100")
+    assert re.search(r"short 42 ms\.\s+Percentiles are nearest rank", text)
+
+
+def test_the_requests_table_counts_the_cancelled_and_shows_no_status_of_0(tmp_path):
+    rows = [*steady(95), row(S, S, outcome=Outcome.CANCELLED), row(S, S, outcome=Outcome.CANCELLED)]
+    rows += [row(2 * S, outcome=Outcome.TIMEOUT), row(2 * S, outcome=Outcome.HTTP_5XX, status=502),
+             row(2 * S, outcome=Outcome.HTTP_5XX)]  # fmt: skip
+    text = page(build(tmp_path / "run", rows, [phase(planned=200, load_end_ns=9 * S)], status="interrupted"))
+    table = text[text.index("<h2>Requests</h2>") : text.index("</table>", text.index("<h2>Requests</h2>"))]
+    head, cells = (re.findall(rf"<{tag}[^>]*>([^<]*)<", table) for tag in ("th", "td"))
+    told = dict(zip(head, cells, strict=True))
+    assert (told["planned"], told["tried"], told["ok"], told["cancelled"]) == ("200", "100", "95", "2")
+    errors = re.findall(r"<li>(\d+ .*)</li>", text)
+    assert [error.replace(" \u00d7", "") for error in errors] == [
+        "1 timeout",
+        '2 http_5xx <span class="soft">status 502: 1</span>',
+    ]

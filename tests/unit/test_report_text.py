@@ -10,7 +10,7 @@ from loadgen.records import Outcome
 from loadgen.report.text import print_summary
 from loadgen.report.words import cores, figure, observed, rate, share
 from tests.support.example_run import example
-from tests.support.runs import build, phase, row, statistics, steady, window
+from tests.support.runs import S, build, phase, row, statistics, steady, window
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -126,3 +126,72 @@ def test_cache_hits_stand_beside_the_batches(tmp_path):
     server = window(statistics({1: 0}), statistics({1: 420}, requests=1000, hits=580))
     text = shown(summarise(build(tmp_path / "run", steady(1000), server=server)))
     assert "server  580 of 1000 requests (58%) were answered from its response cache" in text
+
+
+@pytest.mark.parametrize(("width", "left_out"), [(80, []), (60, ["service P99", "lag P99"]),
+                                                 (40, ["P99", "max", "service P99", "lag P99"])])  # fmt: skip
+def test_a_narrow_terminal_keeps_the_name_and_n(tmp_path, width, left_out):
+    rows = [row(i * S // 200, 1_234_567_890) for i in range(1000)]
+    told = phase("a phase with a long name indeed", planned=1000)
+    summary = summarise(build(tmp_path / "run", rows, [told]))
+    summary["phases"][0]["latency_ns"]["n"] = 123_456
+    text = shown(summary, width=width)
+    lines = text.splitlines()
+    head = next(line for line in lines if line.startswith("latency from due"))
+    assert (
+        head.split()[3:]
+        == " ".join(
+            name
+            for name in ("n", "P50", "P90", "P99", "max", "service P99", "lag P99")
+            if name not in left_out
+        ).split()
+    )
+    first = lines[lines.index(head) + 2]
+    assert first.startswith("a phase with a l")
+    assert first.split()[-2 * (7 - len(left_out)) + 1] == "123456"
+    assert ("too narrow for " + ", ".join(left_out) in " ".join(text.split())) == bool(left_out)
+    assert max(map(len, lines)) <= width
+
+
+@pytest.mark.parametrize("n", [99_999, 999_999])
+def test_the_head_stays_on_one_line_with_five_and_six_digits(tmp_path, n):
+    summary = summarise(example(tmp_path / "run"))
+    for figures in (*summary["phases"], *summary["total"]["by_kind"].values()):
+        figures["latency_ns"] = dict.fromkeys(figures["latency_ns"], 12_345_678) | {"n": n}
+    lines = shown(summary).splitlines()
+    assert lines[2].split() == [
+        "latency",
+        "from",
+        "due",
+        "n",
+        "P50",
+        "P90",
+        "P99",
+        "max",
+        "service",
+        "P99",
+        "lag",
+        "P99",
+    ]
+    assert lines[4].startswith("warm (warm-up)")
+    assert str(n) in lines[4]
+    assert max(map(len, lines)) <= 80
+
+
+def test_planned_has_a_column_when_not_all_of_it_was_asked(tmp_path):
+    cut = phase(planned=1000, load_end_ns=4 * S, end_ns=4 * S)
+    text = shown(summarise(build(tmp_path / "run", steady(400, span=4 * S), [cut], status="interrupted")))
+    assert re.search(
+        r"asked +achieved +planned +sent +ok +failed\n.*\nsteady +100 +100 +1000 +400 +400 +0\n", text
+    )
+    assert "planned" not in shown(summarise(build(tmp_path / "b", steady(1000))))
+
+
+def test_one_is_not_many(tmp_path):
+    server = window(statistics({1: 0}), statistics({1: 1}))
+    told = phase(planned=1, max_in_flight=1, resent=1, reconnects=1, conn_waits=1)
+    path = build(tmp_path / "run", [row(0)], [told], server=server, objectives=["latency p99 < 1s"])
+    text = " ".join(shown(summarise(path)).split())
+    for part in ("P99 is of 1 success:", "in 1 execution,", "1 execution, 100%", "1 was judged", "at most 1 request in",
+                 "1 request sent a second time, 1 connection ended by the server, 1 wait for"):  # fmt: skip
+        assert part in text

@@ -39,7 +39,7 @@ def test_read(text, kind, metric, quantile, op, threshold):
         ("latency < 5ms", "needs one of pNN, mean, max"),
         ("latency median < 5ms", "'median' is none of pNN, mean, max"),
         ("latency p100 < 5ms", "for the largest write max"),
-        ("latency p0 < 5ms", "outside p0 to p100"),
+        ("latency p0 < 5ms", "'p0': a percentile is above p0 and below p100"),
         ("latency p99 < 5", "'5' is not a duration"),
         ("latency p99 < -5ms", "not a duration"),
         ("failure rate < 0.01", "not a percentage"),
