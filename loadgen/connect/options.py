@@ -127,7 +127,9 @@ def _check_header(name: str, value: str) -> None:
     if not value.isascii() or not value.isprintable():
         raise LoadgenError(f"header {name}: its value must be one line of printable ASCII (it is not shown)")
     if name.lower() == "host" and _HOST.fullmatch(value) is None:
-        raise LoadgenError("header Host: its value is a name or address, with :port or without (it is not shown)")
+        raise LoadgenError(
+            "header Host: its value is a name or address, with :port or without (it is not shown)"
+        )
 
 
 def _metadata(header: tuple[str, str]) -> tuple[str, str]:
