@@ -233,9 +233,7 @@ def _batching(seen: Evidence) -> list[Doubt]:
         return []
     own = float(items.mean())  # a request of 8 items is a batch of 8 on its own
     if mean < UNBATCHED * own:
-        text = (
-            f"dynamic batching is on, yet the mean batch was {mean:.2f} items with {own:.3g} items a request"
-        )
+        text = f"dynamic batching is on, yet the mean batch was {mean:.2f} items with {own:.3g} item{'' if own == 1 else 's'} a request"
         hint = "raise the load, or max_queue_delay_microseconds, until requests wait for each other"
         return [Doubt("no_batching", text, hint)]
     return []

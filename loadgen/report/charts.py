@@ -6,6 +6,7 @@ escaped here, because plotly reads a small HTML of its own in texts.  This modul
 """
 
 import html
+import math
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,7 @@ MOST_POINTS = 4000
 SLICES = 1000
 BINS = 100
 LEAST = 20  # requests: a percentile or a rate of fewer is noise
+FEW_DECADES = 200
 _LEGIBLE = 0.1  # of the width
 BLUE, ORANGE, RED, GREEN, GREY = "#2563eb", "#ea7317", "#dc2626", "#15803d", "#94a3b8"
 Figure = dict[str, Any]
@@ -99,7 +101,10 @@ def lag_over_time(sent: Frame, info: dict[str, Any]) -> Figure:
 
 def _over_time(traces: list[dict[str, Any]], what: str, info: dict[str, Any]) -> Figure:
     layout = _layout("due, seconds since the start of the run (s)", what)
-    layout["yaxis"] |= {"type": "log", "dtick": 1, "minor": {"ticks": "outside", "ticklen": 3}}
+    layout["yaxis"] |= _log([value for trace in traces for value in trace["y"]])
+    # from the start of the run on, as the chart of rates: a few dots would else be spread over nanoseconds
+    end = max([0.0, *(end for _, _, end in _bounds(info)), *(at for trace in traces for at in trace["x"])])
+    layout["xaxis"]["range"] = [-0.02 * end, 1.02 * end]
     return {"data": traces, "layout": layout | {"shapes": _shades(info), "annotations": _names(info)}}
 
 
@@ -172,7 +177,7 @@ def rates(frame: Frame, info: dict[str, Any]) -> Figure:
 
 def distribution(ok: Frame) -> Figure:
     """Share of requests slower than x: log-log, so that P50, P99 and P99.9 are as far apart as they matter."""
-    traces = []
+    traces: list[dict[str, Any]] = []
     for name, values, color in (
         ("latency from due", ok.latency_ns, BLUE),
         ("service", ok.service_ns, ORANGE),
@@ -190,7 +195,7 @@ def distribution(ok: Frame) -> Figure:
              "hovertemplate": "%{y:.3g} % took %{x:.4g} ms or longer<extra></extra>"}
         )  # fmt: skip
     layout = _layout("time (ms)", "took this long or longer (%)")
-    layout["xaxis"] |= {"type": "log", "dtick": 1, "minor": {"ticks": "outside", "ticklen": 3}}
+    layout["xaxis"] |= _log([at for trace in traces for at in trace["x"]])
     marks = {
         100: "100",
         50: "50 (P50)",
@@ -212,10 +217,22 @@ def batch_sizes(sizes: dict[str, int]) -> Figure:
     return {"data": [bars], "layout": layout | {"showlegend": False, "bargap": 0.25}}
 
 
+def _log(values: list[float]) -> dict[str, Any]:
+    """A log axis with a number at each decade, or at 1, 2 and 5 of each when there are few."""
+    axis = {"type": "log", "minor": {"ticks": "outside", "ticklen": 3}}
+    above = [value for value in values if value > 0]
+    if not above or max(above) > FEW_DECADES * min(above):
+        return axis | {"dtick": 1}
+    powers = range(math.floor(math.log10(min(above))) - 1, math.ceil(math.log10(max(above))) + 2)
+    marks = [float(f"{step}e{power}") for power in powers for step in (1, 2, 5)]
+    return axis | {"tickvals": marks, "ticktext": [f"{mark:.12g}" for mark in marks]}
+
+
 def _dots(name: str, due: Ints, latency: Ints, color: str, opacity: float) -> dict[str, Any]:
     return {
         "type": "scatter", "mode": "markers", "name": name, "x": _numbers(due / S), "y": _numbers(latency / MS),
-        "marker": {"size": 4, "color": color, "opacity": opacity},
+        "marker": {"size": 4, "color": color, "opacity": opacity} if due.size > LEAST
+        else {"size": 8, "color": color, "opacity": 0.9},
         "hovertemplate": "%{y:.4g} ms, due at %{x:.3f} s<extra></extra>",
     }  # fmt: skip
 

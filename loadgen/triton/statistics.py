@@ -46,10 +46,6 @@ class ServerWindow:
     went_back: bool = False  # a counter fell: reloaded or restarted in the window, nothing here can be told
 
     @property
-    def requests(self) -> int:
-        return self.success.count
-
-    @property
     def batch_sizes(self) -> dict[int, int]:
         """Executions by batch size, only sizes that were executed."""
         return {size: tally.count for size, tally in sorted(self.batches.items()) if tally.count}
@@ -59,42 +55,12 @@ class ServerWindow:
         return self.inferences / self.executions if self.executions else None
 
     @property
-    def request_ns_mean(self) -> float | None:
-        return self.success.mean_ns
-
-    @property
     def queue_ns_mean(self) -> float | None:
         return self.queue.mean_ns
 
     @property
     def compute_ns_mean(self) -> float | None:
         return self.compute.mean_ns
-
-    @property
-    def service_ns_by_batch(self) -> dict[int, float]:
-        """Mean nanoseconds of an execution by its batch size."""
-        return {s: t.ns / t.count for s, t in sorted(self.batches.items()) if t.count}
-
-    @property
-    def busy_ns(self) -> int:
-        """Summed over instances: divide by window and instances for the busy fraction."""
-        return sum(tally.ns for tally in self.batches.values())
-
-    def as_summary(self) -> dict[str, Any]:
-        """The "server" block of summary.json; figures that cannot be told are None."""
-        told = not self.went_back
-        return {
-            "batch_sizes": {str(size): count for size, count in self.batch_sizes.items()} if told else None,
-            "mean_batch": self.mean_batch,
-            "queue_ns_mean": self.queue_ns_mean,
-            "compute_ns_mean": self.compute_ns_mean,
-            "requests": self.requests if told else None,
-            "failed": self.failed.count if told else None,
-            "inferences": self.inferences if told else None,
-            "executions": self.executions if told else None,
-            "cache_hits": self.cache_hits if told else None,
-            "counters_went_back": self.went_back,
-        }
 
 
 def window(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> ServerWindow:

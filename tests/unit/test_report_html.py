@@ -175,6 +175,8 @@ def test_one_request_is_a_dot_and_a_rate_over_the_whole(tmp_path):
     drawn = figures(build(tmp_path / "run", [row(S // 5, 100 * MS)], told))
     (dot,) = drawn["over-time"]["data"]
     assert (dot["mode"], dot["x"], dot["y"]) == ("markers", [0.2], [100.0])
+    assert {"50", "100", "200"} < set(drawn["over-time"]["layout"]["yaxis"]["ticktext"])
+    assert drawn["over-time"]["layout"]["xaxis"]["range"] == pytest.approx([-0.02, 1.02])
     assert [trace["y"][0] for trace in drawn["rate"]["data"]] == [2.0, 2.0]  # one in the first half second
     assert {trace["mode"] for trace in drawn["distribution"]["data"]} == {"lines+markers"}
 
