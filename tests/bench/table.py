@@ -213,14 +213,17 @@ def _clocks(rows: list[Any]) -> list[str]:
         g = row.group
         if not g.captured or not row.median("wire_p50_us"):
             continue
-        seen = [cell for cell in row.cells if cell and cell.more.get("wire_p50_us")]
-        p50 = float(np.median([cell.p50_us - cell.more["wire_p50_us"] for cell in seen]))
-        p99 = float(np.median([cell.p99_us - cell.more["wire_p99_us"] for cell in seen]))
-        share = float(np.median([cell.p99_us / cell.more["wire_p99_us"] - 1 for cell in seen]))
-        late = row.median("late_p50_us") if g.rate and row.who.startswith("loadgen") else None
-        added = f", of that {late:.0f} us of lateness at P50, which it counts" if late else ""
+        due = row.median("wire_due_p50_us") is not None
+        keys = [f"wire_due_{q}_us" if due else f"wire_{q}_us" for q in ("p50", "p99")]
+        seen = [
+            (cell, *(cell.more[key] for key in keys)) for cell in row.cells if cell and cell.more.get(keys[0])
+        ]
+        p50 = float(np.median([cell.p50_us - wire for cell, wire, _ in seen]))
+        p99 = float(np.median([cell.p99_us - wire for cell, _, wire in seen]))
+        share = float(np.median([cell.p99_us / wire - 1 for cell, _, wire in seen]))
         lines.append(
-            f"  {g.server:7}{g.protocol:5}{g.load:10}{row.who:15}P50 {p50:+8.0f} us   P99 {p99:+8.0f} us ({share:+.0%}){added}"
+            f"  {g.server:7}{g.protocol:5}{g.load:10}{row.who:15}P50 {p50:+8.0f} us   P99 {p99:+8.0f} us ({share:+.0%})"
+            + ("   both from due" if due else "")
         )
     return ["", "Reported minus on the wire, of the same captured run", *lines] if lines else []
 
@@ -233,9 +236,10 @@ def _workers(rows: list[Any]) -> list[str]:
         if g.server != "null" or g.captured or g.rate or row.who != "loadgen":
             continue
         two = paired(_row(rows, "null", g.protocol, g.load, "loadgen -w2"), row, "rps")
-        c, s = row.median("loop_cpu_us"), row.median("server_us")
-        if two is None or not c:
+        c, s, one = row.median("loop_cpu_us"), row.median("server_us"), row.median("rps")
+        if two is None or not c or not one:
             continue
-        lines.append(f"  {g.protocol} {g.load}: {two['median']:.2f} times one ({two['min']:.2f}..{two['max']:.2f}). One worker takes {c:.1f} us a request, the server "
-                     f"{s:.1f}: on two cores shared with it {2 * c / (c + s):.2f} is the most there can be.")  # fmt: skip
+        most = min(2.0, 2e6 / (c + s) / one)
+        lines.append(f"  {g.protocol} {g.load}: {two['median']:.2f} times one ({two['min']:.2f}..{two['max']:.2f}). A request takes {c:.1f} us of the client and "
+                     f"{s:.1f} of the server: two whole cores carry {2e3 / (c + s):,.0f} thousand a second, {most:.2f} times what one worker did.")  # fmt: skip
     return ["", "Two workers on the null server", *lines] if lines else []
