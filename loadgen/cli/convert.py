@@ -5,18 +5,15 @@ import re
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
-from loadgen.convert.convert import ConvertResult
-from loadgen.convert.convert import convert as run_convert
-from loadgen.convert.options import ConvertOptions
 from loadgen.records import LoadgenError
 from loadgen.units import UnitError, parse_duration, show_bytes
+
+if TYPE_CHECKING:
+    from loadgen.convert.convert import ConvertResult
 
 
 def convert(
@@ -49,6 +46,12 @@ def convert(
 
     Example: loadgen convert minilm --max-batch 16 --delay 2ms
     """
+    from rich.console import Console
+    from rich.markup import escape
+
+    from loadgen.convert.convert import convert as run_convert
+    from loadgen.convert.options import ConvertOptions
+
     try:
         delay_ns = parse_duration(delay)
     except UnitError as why:
@@ -76,10 +79,13 @@ def convert(
     if as_json:
         typer.echo(json.dumps({**result.sidecar, "folder": str(result.folder), "files": dict(result.files)}))
     else:
-        _show(result, Console())
+        _show(result)
 
 
-def _show(result: ConvertResult, console: Console) -> None:
+def _show(result: "ConvertResult") -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     files = Table("file", "size", title=f"{result.name}, version {result.version}", title_justify="left")
     for file, size in result.files.items():
         files.add_row(file, show_bytes(size))
@@ -90,4 +96,4 @@ def _show(result: ConvertResult, console: Console) -> None:
             row["check"], str(row["batch"]), str(row["length"]), f"{row['cosine']:.9f}",
             f"{row['max_abs']:.1e}", f"{row['mean_abs']:.1e}",
         )  # fmt: skip
-    console.print(files, parity)
+    Console().print(files, parity)

@@ -3,21 +3,20 @@
 Parses, calls `loadgen.triton`, prints.
 """
 
-import asyncio
 import json
 import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
 from loadgen.records import LoadgenError
 from loadgen.target import parse_target
-from loadgen.units import UnitError, parse_duration
+from loadgen.units import UnitError, parse_duration, show_ns
 
 if TYPE_CHECKING:
     from loadgen.triton.launch import Running
@@ -31,6 +30,8 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _say(line: str) -> None:
+    from rich.console import Console
+
     Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True, style="dim")
 
 
@@ -80,7 +81,7 @@ def start(
         if foreground:
             _stay(name, server, as_json)
         else:
-            named.start(name, server, lambda running: _print_started(name, running, as_json))
+            named.start(name, server, lambda running: _print_started(name, running, server, as_json))
 
 
 @contextmanager
@@ -102,7 +103,7 @@ def _stay(name: str, server: "LocalTriton", as_json: bool) -> None:
     with named.claimed(name):
         server.start()
     try:
-        _print_started(name, server.facts, as_json)
+        _print_started(name, server.facts, server, as_json)
         code = server.wait()
     except KeyboardInterrupt:
         _say("stopping")
@@ -113,12 +114,16 @@ def _stay(name: str, server: "LocalTriton", as_json: bool) -> None:
         raise server.died()
 
 
-def _print_started(name: str, running: "Running", as_json: bool) -> None:
+def _print_started(name: str, running: "Running", server: "LocalTriton", as_json: bool) -> None:
+    ready = server.readiness
     if as_json:
-        typer.echo(json.dumps({"name": name, **_addresses(running)}))
+        typer.echo(json.dumps({"name": name, **_addresses(running), "readiness": asdict(ready)}))
         return
     for key, value in _addresses(running).items():
         typer.echo(f"{key:<10} {value}")
+    typer.echo(f"{'live':<10} {show_ns(ready.live_ns or 0)} after its start")
+    for model, ns in ready.load_ns.items():
+        typer.echo(f"{'loaded':<10} {model} in {show_ns(ns)}")
 
 
 def _addresses(running: "Running") -> dict[str, Any]:
@@ -177,6 +182,8 @@ def _status(name: str) -> dict[str, Any]:
     if running is None or not running.alive():
         code = None if running is None else read_exit_code(named.folder_of(name))
         return {"name": name, "running": False, "exit_code": code, "models": []}
+    import asyncio
+
     health = asyncio.run(_health(running.http_target))
     return {"name": name, "running": True, **_addresses(running), **health}
 
@@ -213,6 +220,8 @@ def load(
 
     running = named.find_alive(name)
     check_model_name(model)
+    import asyncio
+
     asyncio.run(_load(running.http_target, named.folder_of(name) / "server.log", model))
     typer.echo(f"{model} is ready")
 

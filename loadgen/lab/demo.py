@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from importlib import resources
 from typing import TYPE_CHECKING
 
@@ -54,5 +55,6 @@ def demo(
             command=command,
             say=say,
             tick=tick,
+            cold_start=asdict(server.readiness),
         )
         return measure(order)

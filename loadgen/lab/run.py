@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from loadgen.traffic.profile import TrafficProfile
 
 _FILES_OF_OURS = 64  # besides connections
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE_S = 2.0  # after the first Ctrl-C, requests in flight have this long to end
 _REMOTE_LEAD_NS = 50_000_000  # orders to other processes take a moment; all start at one instant
 
@@ -68,6 +69,7 @@ class Order:
     realtime: bool = False
     cores: tuple[int, ...] = ()
     transport: str = "wire"
+    cold_start: dict[str, Any] | None = None  # of a server that was started for this run: what was ready when
     options: ConnectOptions = field(default_factory=ConnectOptions)
 
 
@@ -172,7 +174,7 @@ class _Run:
                         "users": p.users, "requests": p.requests, "think_ns": p.think_ns, "planned": None if p.due_ns is None else len(p.due_ns),
                         "start_ns": None, "load_end_ns": None, "end_ns": None, "max_in_flight": 0,
                         "cap_waits": 0, "cpu_ns": 0, "cpu_max_ns": 0, "loop_lag_ns": None} for p in self.plan.phases],
-            "server": server, "client": client_facts(), "first_request_ns": first, "doubts": [],
+            "server": server, "client": client_facts(), "first_request_ns": first, "cold_start": order.cold_start, "doubts": [],
         }  # fmt: skip
         info["client"] |= {
             "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
@@ -205,6 +207,8 @@ class _Run:
                 watch.cancel()
             facts = await asyncio.gather(*(sender.close() for sender in self.senders))
             self._conclude(folder, facts, counters)
+            for number in _SIGNALS:
+                asyncio.get_running_loop().remove_signal_handler(number)
         if fault := self._fault():
             raise fault
 
@@ -279,7 +283,7 @@ class _Run:
                 sender.stop()
                 loop.call_later(_GRACE_S, sender.cancel_in_flight)
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _SIGNALS:
             loop.add_signal_handler(number, interrupt)
 
     async def _watch(self) -> None:

@@ -50,6 +50,7 @@ class Readiness:
     live_ns: int | None = None
     server_ready_ns: int | None = None
     model_ready_ns: dict[str, int] = field(default_factory=dict)
+    load_ns: dict[str, int] = field(default_factory=dict)  # from the load call to the model's own ready
 
 
 class LocalTriton:
@@ -192,6 +193,7 @@ class LocalTriton:
         """Loads (or, with a configuration in JSON form, reloads) a model and waits for its own ready."""
         body: dict[str, Any] = {} if config is None else {"parameters": {"config": json.dumps(config)}}
         mark = len(self.log())
+        asked_ns = time.monotonic_ns()
         status, said = self._ask("POST", f"/v2/repository/models/{quote(model, safe='')}/load", body)
         if status != http.client.OK:
             index = json.loads(self._ask("POST", "/v2/repository/index", {})[1] or "[]")
@@ -200,7 +202,9 @@ class LocalTriton:
             )
         while self._ask("GET", f"/v2/models/{quote(model, safe='')}/ready")[0] != http.client.OK:
             self._pause(f"model {model!r} was loaded but is not ready")
-        self.readiness.model_ready_ns[model] = time.monotonic_ns() - self._began_ns
+        now = time.monotonic_ns()
+        self.readiness.model_ready_ns[model] = now - self._began_ns
+        self.readiness.load_ns[model] = now - asked_ns
 
     # How
 

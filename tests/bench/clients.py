@@ -85,7 +85,10 @@ def timed(command: list[str], job: Job, allowed: tuple[int, ...] = (0,)) -> tupl
     before, server_s = job.server.count(job.protocol), job.server.cpu_s(job.protocol)
     start = time.monotonic()
     with tempfile.TemporaryFile() as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        try:
+            process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+        except OSError as why:
+            raise FailedError(f"{command[0]} cannot be run: {why.strerror}") from None
         try:
             _, status, usage = os.wait4(process.pid, 0)
         except BaseException:

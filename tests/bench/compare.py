@@ -156,9 +156,10 @@ def percentiles(values: np.ndarray[Any, Any]) -> tuple[float, float]:
     return p50, p99
 
 
-def run_all(todo: list[tuple[Group, int]], servers: dict[str, Server], say: Any) -> list[Row]:
-    """Rounds outermost: a group's rounds are spread over the whole time."""
-    rows: dict[tuple[Group, str], Row] = {}
+def run_all(
+    todo: list[tuple[Group, int]], servers: dict[str, Server], say: Any, rows: dict[tuple[Group, str], Row]
+) -> None:
+    """Fills `rows`.  Rounds outermost: a group's rounds are spread over the whole time."""
     here = list(clients.clients())
     with tempfile.TemporaryDirectory(prefix="loadgen-bench-") as name:
         for number in range(max(rounds for _, rounds in todo)):
@@ -177,7 +178,11 @@ def run_all(todo: list[tuple[Group, int]], servers: dict[str, Server], say: Any)
                         say(f"failed: {client.who} {group.server} {group.protocol} {group.load}: {why}")
                 say(f"round {number + 1}/{rounds}  {group.server} {group.protocol} {group.load}"
                     + (" captured" if group.captured else ""))  # fmt: skip
-    order = {client.who: at for at, client in enumerate(here)}
+
+
+def in_order(todo: list[tuple[Group, int]], rows: dict[tuple[Group, str], Row]) -> list[Row]:
+    """As planned, loadgen's first in each group."""
+    order = {client.who: at for at, client in enumerate(clients.clients())}
     places = {group: at for at, (group, _) in enumerate(todo)}
     return sorted(rows.values(), key=lambda row: (places[row.group], order[row.who]))
 
@@ -229,25 +234,38 @@ def main() -> None:
         todo = [
             (g, n) for g, n in todo if all(w in f"{g.server} {g.protocol} {g.loop} {g.load}" for w in words)
         ]
+    sys.exit(130 if measure(todo, missing, args.out) else 0)
+
+
+def measure(todo: list[tuple[Group, int]], missing: list[str], out: Path) -> bool:
+    """Runs, prints and writes; True when it was cut short."""
     about, start = machine(), time.monotonic()
 
     def say(line: str) -> None:
         sys.stderr.write(f"{time.monotonic() - start:5.0f} s  {line}\n")
 
-    with ExitStack() as stack:
-        stack.enter_context(clients.no_proxy())
-        kinds = {"triton": RealTriton, "null": Null}
-        servers = {name: stack.enter_context(kind()) for name, kind in kinds.items()
-                   if any(group.server == name for group, _ in todo)}  # fmt: skip
-        rows = run_all(todo, servers, say)
+    found: dict[tuple[Group, str], Row] = {}
+    cut_short = False
+    try:
+        with ExitStack() as stack:
+            stack.enter_context(clients.no_proxy())
+            kinds = {"triton": RealTriton, "null": Null}
+            servers = {name: stack.enter_context(kind()) for name, kind in kinds.items()
+                       if any(group.server == name for group, _ in todo)}  # fmt: skip
+            run_all(todo, servers, say, found)
+    except (KeyboardInterrupt, SystemExit) as why:
+        cut_short = True
+        say(f"cut short ({why or type(why).__name__}): what there is so far is shown")
+    rows = in_order(todo, found)
     told = table.ratios(rows)
     print(table.text(rows, told))
     cells = [{**asdict(row.group), "loop": row.group.loop, "who": row.who,
               "rounds": [cell and asdict(cell) for cell in row.cells]} for row in rows]  # fmt: skip
-    result = {**told, "machine": about, "seconds": round(time.monotonic() - start), "missing": missing,
-              "method": table.METHOD, "cells": cells}  # fmt: skip
-    args.out.write_text(json.dumps(result, indent=1) + "\n")
-    print(f"\nwritten: {args.out}")
+    result = {**told, "machine": about, "seconds": round(time.monotonic() - start), "cut_short": cut_short,
+              "missing": missing, "method": table.METHOD, "cells": cells}  # fmt: skip
+    out.write_text(json.dumps(result, indent=1) + "\n")
+    print(f"\nwritten: {out}")
+    return cut_short
 
 
 if __name__ == "__main__":

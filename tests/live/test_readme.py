@@ -64,8 +64,14 @@ def test_the_commands_under_use(tmp_path, home):
             assert out.strip(), f"{line} printed nothing"
     finally:
         call("serve", "stop", cwd=tmp_path, home=home, ok=(0, 1, 2))
+    snippet = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+    code = snippet + "\nprint(table.num_rows)"
+    shown = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
     summary = json.loads((tmp_path / "runs" / "steady" / "summary.json").read_text())
     assert summary["valid"]
     assert summary["total"]["counts"]["ok"] == summary["total"]["counts"]["planned"] > 1000
     assert summary["server"]["mean_batch"] >= 1
+    assert int(shown.stdout) == summary["total"]["counts"]["ok"] + summary["phases"][0]["counts"]["ok"]
     assert (tmp_path / "runs" / "steady" / "report.html").stat().st_size > 10_000

@@ -45,11 +45,13 @@ class Mock:
     a delay of None means that the answer never comes.
     """
 
-    def __init__(self, answer=None, *, models=None, server_ready=True, statistics=True, tls=None):
+    def __init__(self, answer=None, *, models=None, server_ready=True, statistics=True, tls=None, base=""):
         self.answer = answer or (lambda n: (0.0, 200, None))
         self.models = models if models is not None else {"m": Model()}
         self.server_ready, self.statistics, self.tls = server_ready, statistics, tls
         self.hang_statistics = False
+        self.bodies = None  # a list, to keep what was sent
+        self.base = base  # a path in front of v2, e.g. /serving/x
         self.headers = []  # of every request, in order
         self.requests = 0
         self.rows = 0
@@ -78,14 +80,16 @@ class Mock:
         site = web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self.tls)
         await site.start()
         self.port = site._server.sockets[0].getsockname()[1]
-        self.target = f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}"
+        self.target = f"{'https' if self.tls else 'http'}://127.0.0.1:{self.port}{self.base}"
         ready.set()
         await self._end.wait()
         await runner.cleanup()
 
-    async def _handle(self, request):
+    async def _handle(self, request):  # noqa: PLR0911 - one return a path
         self.headers.append(dict(request.headers))
-        parts = request.match_info["path"].strip("/").split("/")
+        if not request.path.startswith(f"{self.base}/"):
+            return web.Response(status=404)
+        parts = request.match_info["path"].removeprefix(self.base.lstrip("/")).strip("/").split("/")
         if parts == ["v2"]:
             return web.json_response({"name": "mock", "version": "0", "extensions": ["statistics"]})
         if parts == ["v2", "health", "live"]:
@@ -139,7 +143,9 @@ class Mock:
         self._in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self._in_flight)
         try:
-            await request.read()
+            body = await request.read()
+            if self.bodies is not None:
+                self.bodies.append(body)
             n, self.requests = self.requests, self.requests + 1
             delay, status, error = self.answer(n)
             if delay is None:

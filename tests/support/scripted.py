@@ -3,7 +3,8 @@
     with Scripted("grpc", fault) as server: …
 
 `fault(link, n, stream)` is asked for the n-th inference (from 0; 0 is the one that loadgen sends alone before the
-load).  It returns None when the inference is to be answered properly, anything else when it has seen to it.
+load).  With `until_asked` it is asked only during the first phase: until the counters are read after it.  It returns
+None when the inference is to be answered properly, anything else when it has seen to it.
 """
 
 import asyncio
@@ -93,11 +94,14 @@ class _Link(asyncio.Protocol):
             self.dripping = self.dripping[1:]
             asyncio.get_running_loop().call_soon(self._drop)
 
+    def counted(self):
+        self.server.calm = self.server.calm or (self.server.until_asked and self.server.inferences > 1)
+
     def infer(self, stream):
         """Whatever the script says, else a proper answer."""
         server = self.server
         n, server.inferences = server.inferences, server.inferences + 1
-        if server.fault(self, n, stream) is None:
+        if server.calm or server.fault(self, n, stream) is None:
             server.ok += 1
             self.write(self.good(stream))
 
@@ -127,6 +131,7 @@ class HttpLink(_Link):
         if path.endswith("/config"):
             return MODEL.config("m")
         if path.endswith("/stats"):
+            self.counted()
             n = self.server.ok
             each = {"count": n, "ns": n * 1000}
             names = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
@@ -183,6 +188,8 @@ class GrpcLink(_Link):
             self.write(frame(8, 0, sid, u32(self.server.sips)), frame(8, 0, 0, u32(1000)))
 
     def control(self, path, _):
+        if path == "ModelStatistics":
+            self.counted()
         from tritonclient.grpc import model_config_pb2 as config
         from tritonclient.grpc import service_pb2 as pb
 
@@ -209,10 +216,11 @@ class GrpcLink(_Link):
 class Scripted:
     """Serves in a thread.  `sips`: bytes that a gRPC client gets its window widened by, a frame (0: wide windows)."""
 
-    def __init__(self, protocol, fault=lambda *_: None, *, hello=None, sips=0, tls=None):
+    def __init__(self, protocol, fault=lambda *_: None, *, sips=0, tls=None, until_asked=False):
         self.protocol, self.fault, self.sips, self.tls = protocol, fault, sips, tls
         wide = frame(4, 0, 0) + frame(8, 0, 0, u32(1 << 30))
-        self.hello = hello if hello is not None else setting(4, sips) if sips else wide
+        self.hello = setting(4, sips) if sips else wide
+        self.until_asked, self.calm = until_asked, False
         self.links = set()
         self.hosts = []  # what every request said it was for
         self.connections = self.inferences = self.ok = 0

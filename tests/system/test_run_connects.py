@@ -119,3 +119,26 @@ def test_the_reference_transport_measures_the_same_thing(profile, tmp_path):
         summaries["wire"]["client"]["cpu_ns_per_request"]
         < summaries["reference"]["client"]["cpu_ns_per_request"]
     )
+
+
+@pytest.mark.parametrize("given", ["%s", "%s/", "%s//"])
+def test_a_base_path_is_kept_for_control_and_load(profile, tmp_path, given):
+    """Case 12: servers behind a gateway live under a path."""
+    with Mock(base="/serving/x") as mock:
+        answer = loadgen("run", profile, "--target", given % mock.target, "--out", tmp_path / "r", "--json")
+        assert answer.json["total"]["counts"]["ok"] == 120
+        assert mock.requests == 121
+        bare = loadgen("run", profile, "--target", f"localhost:{mock.port}", "--out", tmp_path / "s")
+    assert (bare.code, len(bare.error_lines)) == (2, 1)
+
+
+def test_a_seed_of_ones_own_reaches_the_first_request_too(profile, tmp_path):
+    bodies = []
+    with Mock() as mock:
+        mock.bodies = bodies
+        for seed in ("1", "2", "1"):
+            loadgen(
+                "run", profile, "--target", mock.target, "--out", tmp_path / f"r{len(bodies)}", "--seed", seed
+            )
+    first = bodies[:: len(bodies) // 3]
+    assert first[0] == first[2] != first[1]

@@ -1,0 +1,92 @@
+"""What a person watches: a line that is true, on a terminal and elsewhere."""
+
+import io
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from loadgen.cli.progress import Progress
+from loadgen.records import Outcome
+from loadgen.runfile import ROW_DTYPE
+from loadgen.sinks.live import LiveLatency, LiveLine, live_quantile
+
+MS = 1_000_000
+
+
+def rows(latencies_ns, phase=0, outcome=Outcome.OK):
+    block = np.zeros(len(latencies_ns), ROW_DTYPE)
+    block["phase"], block["outcome"] = phase, outcome
+    block["due_ns"] = 5
+    block["done_ns"] = np.asarray(latencies_ns) + 5
+    return block
+
+
+def test_live_percentiles_are_right_to_one_percent():
+    live = LiveLatency()
+    values = np.random.default_rng(0).lognormal(16, 1, 10_000).astype(np.int64)
+    for part in np.split(values, 10):
+        live.add(rows(part))
+    live.add(rows([10**11] * 50, outcome=Outcome.TIMEOUT))  # no success: in no percentile
+    for q in (0.5, 0.99):
+        assert live_quantile(live.bins, q) == pytest.approx(np.quantile(values, q), rel=0.011)
+
+
+def test_a_new_phase_starts_afresh_and_nothing_is_no_percentile():
+    live = LiveLatency()
+    assert live_quantile(live.bins, 0.5) is None
+    live.add(rows([900 * MS] * 10, phase=0))
+    live.add(rows([MS] * 10, phase=1))
+    assert live_quantile(live.bins, 0.99) == pytest.approx(MS, rel=0.011)
+
+
+def test_the_line_tells_rates_since_the_last_line():
+    clock = SimpleNamespace(t=0)
+    clock.now_ns = lambda: clock.t
+    line = LiveLine(clock)
+    live = LiveLatency()
+    live.add(rows([10 * MS] * 100))
+    clock.t = 2_000 * MS
+    counts = SimpleNamespace(due=100, ok=80, failed=3, dropped=0)
+    text = line.text(
+        "ramp", 2_000 * MS, 60_000 * MS, SimpleNamespace(counts=counts, in_flight=17, bins=live.bins)
+    )
+    assert text.startswith("ramp 2/60 s  asked 50/s  answered 40/s  in flight 17  P50 ~10")
+    assert text.endswith("errors 3")
+    clock.t = 3_000 * MS
+    counts = SimpleNamespace(due=400, ok=380, failed=3, dropped=7)
+    text = line.text("ramp", 3_000 * MS, None, SimpleNamespace(counts=counts, in_flight=2, bins=live.bins))
+    assert "asked 300/s  answered 300/s" in text
+    assert text.endswith("dropped 7")
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_on_a_terminal_a_tick_takes_the_place_of_the_last_line(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Terminal())
+    with Progress() as progress:
+        progress.tick("one")
+        progress.tick("two")
+    assert sys.stderr.getvalue() == "\r\x1b[Kone\r\x1b[Ktwo\n"
+
+
+def test_elsewhere_ticks_are_thinned_and_what_happens_once_is_not(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with Progress() as progress:
+        for text in ("a", "b", "c"):
+            progress.say(text)
+        for _ in range(50):
+            progress.tick("tick")
+    assert sys.stderr.getvalue() in ("a\nb\nc\ntick\n", "a\nb\nc\n")
+
+
+def test_quiet_is_quiet(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", io.StringIO())
+    with Progress(quiet=True) as progress:
+        progress.say("a")
+        progress.tick("b")
+    assert sys.stderr.getvalue() == ""
