@@ -18,7 +18,7 @@ from loadgen.runfile import REPORT
 
 _MOST_BATCHES = 8
 _BAR = 24
-_MOST_COLUMNS = 7
+_MOST_COLUMNS, _FULL = 7, 80  # counts and rates in one table, as long as it fits
 _STYLE = {"pass": "green", "fail": "bold red", "inconclusive": "yellow"}
 
 
@@ -115,8 +115,8 @@ def _counts(summary: dict[str, Any], console: Console) -> None:
     unsent = any(counts["tried"] != counts["sent"] for counts in counted)
     short = any(counts["planned"] > counts["tried"] + counts["dropped"] for counts in counted)
     outcomes = [*(["planned"] if short else []), *(["tried"] if unsent else []), "sent", "ok", *trouble]
-    # all in one table as long as it fits 80 columns
-    groups = [[*rates, *outcomes]] if len(rates) + len(outcomes) <= _MOST_COLUMNS else [rates, outcomes]
+    one = len(rates) + len(outcomes) <= _MOST_COLUMNS and console.width >= _FULL
+    groups = [[*rates, *outcomes]] if one else [rates, outcomes]
     for group in groups:
         rows = []
         for name, figures, measured in _rows(summary):

@@ -131,6 +131,27 @@ def test_a_worker_that_is_killed_leaves_a_valid_run_marked_as_such(tmp_path):
     assert "Traceback" not in err
 
 
+def test_what_a_killed_worker_had_on_its_way_is_of_unknown_end(tmp_path):
+    """100/s each, answered after 300 ms: some 30 were in flight at its last heartbeat."""
+    path, out = tmp_path / "p.yaml", tmp_path / "run"
+    path.write_text(LONG)
+    with Mock(lambda n: (0.3, 200, None)) as mock:
+        process = spawn("run", path, "--target", mock.target, "--out", out, "--workers", "2", "--json")
+        wait_for(lambda: mock.requests > 400)
+        os.kill(children(process.pid)[1].pid, signal.SIGKILL)
+        text, err = process.communicate(timeout=30)
+    summary = json.loads(text)
+    doubts = {d["code"]: d for d in summary["doubts"]}
+    unknown = summary["total"]["counts"]["unknown"]
+    assert 10 <= unknown <= 60, err
+    assert (
+        f"how {unknown} of {summary['total']['counts']['ok'] + unknown} requests"
+        in doubts["unknown_ends"]["text"]
+    )
+    assert (doubts["unknown_ends"]["invalidates"], summary["valid"]) == (True, False)
+    assert process.returncode == 3
+
+
 def test_workers_end_with_their_parent(tmp_path):
     path, out = tmp_path / "p.yaml", tmp_path / "run"
     path.write_text(LONG.replace("4s", "60s"))

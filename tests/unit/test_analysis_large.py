@@ -1,6 +1,7 @@
 """A million rows: what a report costs a row, in memory and in steps of Python.  No clock: machines differ."""
 
 import sys
+import time
 import tracemalloc
 
 import numpy as np
@@ -96,3 +97,24 @@ def test_a_histogram_counts_many_values_without_looking_at_each(large):
         sys.setprofile(None)
     assert histogram.n == large[1].size
     assert calls < 1000
+
+
+def test_a_sender_keeps_no_record_that_is_written(tmp_path):
+    """Blocks of 8192 rows come and go: what is held is what the disk has not taken yet."""
+    writer = RunFolder(tmp_path, info([phase()])).writer()
+
+    def some(first):
+        for i in range(first, first + 8192):
+            writer.append(i, 0, 0, i, i, i, i, 1, 1, 300, 200, 0, 200, None)
+        while writer.rows < first + 8192:
+            time.sleep(0)  # for the writer's thread
+
+    some(0)
+    tracemalloc.start()
+    for block in range(1, 25):
+        some(block * 8192)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    writer.close()
+    assert read_run(tmp_path).rows == 25 * 8192
+    assert peak < 4 * 10**6  # 16 MB are on disk

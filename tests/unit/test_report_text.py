@@ -151,6 +151,9 @@ def test_a_narrow_terminal_keeps_the_name_and_n(tmp_path, width, left_out):
     assert first.split()[-2 * (7 - len(left_out)) + 1] == "123456"
     assert ("too narrow for " + ", ".join(left_out) in " ".join(text.split())) == bool(left_out)
     assert max(map(len, lines)) <= width
+    assert all(
+        any(name in line.split() for line in lines) for name in ("asked", "achieved", "sent", "ok", "failed")
+    )
 
 
 @pytest.mark.parametrize("n", [99_999, 999_999])
