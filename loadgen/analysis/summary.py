@@ -66,6 +66,7 @@ def summarise(
         "slo": judge(wanted, seen, [kind["name"] for kind in kinds]),
         "client": client_figures(info, total),
         "first_request_ns": info.get("first_request_ns", {}),
+        "cold_start": info.get("cold_start"),
     }
 
 

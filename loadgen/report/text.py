@@ -199,6 +199,10 @@ def _client(summary: dict[str, Any], console: Console) -> None:
     console.print(Text("client  " + client_line(client)))
     if client.get("proxies_ignored"):
         console.print(Text(f"proxies ignored: {', '.join(client['proxies_ignored'])}"))
+    if cold := summary.get("cold_start"):
+        loads = [f"{model} loaded in {duration(ns)}" for model, ns in cold["load_ns"].items()]
+        parts = [f"server live {duration(cold['live_ns'])} after its start", *loads]
+        console.print(Text(f"cold start  {', '.join(parts)}"))
     if first:
         told = ", ".join(f"{kind} {duration(ns)}" for kind, ns in first.items())
         console.print(Text(f"first request of each kind (in no figure above): {told}"))
