@@ -7,6 +7,7 @@ must not know the others, the server's statistics, or the person who watches.
 from __future__ import annotations
 
 import asyncio
+import gc
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -133,6 +134,8 @@ class LocalSender:
         loop.set_exception_handler(lambda _, context: self._engine.abort(_broken(context)))
         await transport.open(self._engine, connections_ahead(self._plan, share_))
         self._task = loop.create_task(self._flush())
+        gc.collect()  # what is there by now is not looked at again: a phase starts on time, also in a large process
+        gc.freeze()
 
     def _pacer(self) -> Pacer:
         pacer, self._facts["pacer"] = make_pacer(asyncio.get_running_loop(), MONOTONIC)

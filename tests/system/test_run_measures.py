@@ -297,3 +297,12 @@ def test_a_kill_loses_at_most_a_second(tmp_path):
     answer = loadgen("report", out, "--json")
     assert 140 <= answer.json["total"]["counts"]["ok"] <= 260
     assert answer.json["total"]["latency_ns"]["p99"] > 0
+
+
+def test_a_large_process_starts_its_first_phase_on_time(run):
+    """Collecting garbage among millions of objects takes longer than the lead of a phase: it is done before."""
+    ballast = [{"n": n} for n in range(1_500_000)]
+    with Mock(lambda _: (0.001, 200, None)) as mock:
+        _, summary, _ = run(CLOSED % ("", 2, 2, 2, 20), mock)
+    assert len(ballast) == 1_500_000
+    assert summary["phases"][0]["lag_ns"]["max"] < 60e6
