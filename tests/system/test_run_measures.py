@@ -306,3 +306,21 @@ def test_a_large_process_starts_its_first_phase_on_time(run):
         _, summary, _ = run(CLOSED % ("", 2, 2, 2, 20), mock)
     assert len(ballast) == 1_500_000
     assert summary["phases"][0]["lag_ns"]["max"] < 60e6
+
+
+@pytest.mark.parametrize("datatype", ["FP16", "BF16"])
+def test_sixteen_bit_floats_go_as_binary_over_http(run, datatype):
+    """Case 4: FP16 and BF16 have no JSON form; the binary extension is chosen without being asked for."""
+    bodies = []
+    with Mock(models={"m": Model(datatype=datatype)}) as mock:
+        mock.bodies = bodies
+        _, summary, _ = run(CLOSED % ("", 1, 1, 1, 5), mock)
+        sent = [headers for headers in mock.headers if "Inference-Header-Content-Length" in headers]
+    assert summary["total"]["counts"]["ok"] == 5
+    assert len(sent) == len(bodies) == 7
+    for headers, body in zip(sent, bodies, strict=True):
+        size = int(headers["Inference-Header-Content-Length"])
+        [tensor] = json.loads(body[:size])["inputs"]
+        assert (tensor["datatype"], tensor["parameters"]["binary_data_size"]) == (datatype, 8)
+        assert "data" not in tensor
+        assert len(body) - size == 8  # four values of two bytes
