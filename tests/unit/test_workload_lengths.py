@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from loadgen.traffic.lengths import Length
-from loadgen.workload.lengths import max_length, min_length, quantile_lengths
+from loadgen.workload.lengths import draw_lengths, lengths_at, max_length, min_length, quantile_lengths
 
 
 def law(**given):
@@ -90,3 +90,40 @@ def test_ascending_and_inside(ours, n):
     assert (np.diff(lengths) >= 0).all()
     assert min_length(ours) <= lengths[0]
     assert lengths[-1] <= max_length(ours)
+
+
+@given(laws, st.integers(0, 2**32))
+def test_drawn_lengths_are_the_same_quantiles_at_random_shares(ours, seed):
+    drawn = draw_lengths(ours, np.random.default_rng(seed), 300)
+    assert drawn.dtype == np.int32
+    assert drawn.tolist() == lengths_at(ours, np.random.default_rng(seed).random(300)).tolist()
+    assert min_length(ours) <= drawn.min()
+    assert drawn.max() <= max_length(ours)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"uniform": {"min": 3, "max": 10}},
+        {"normal": {"mean": 20, "sd": 8, "min": 12, "max": 60}},
+        {"lognormal": {"median": 32, "sigma": 0.6, "min": 4, "max": 64}},
+        {"histogram": [{"at": 5, "weight": 1}, {"from": 7, "to": 9, "weight": 0}, {"from": 20, "to": 40, "weight": 3}]},
+    ],
+)  # fmt: skip
+def test_drawn_lengths_have_the_law(given):
+    """Past one chunk; each length's share within 5 standard errors of what the quantiles say."""
+    ours, n = law(**given), 400_000
+    drawn = np.bincount(draw_lengths(ours, np.random.default_rng(1), n), minlength=100) / n
+    wanted = np.bincount(quantile_lengths(ours, n), minlength=100) / n
+    assert (np.abs(drawn - wanted) <= 5 * np.sqrt(wanted / n) + 1 / n).all()
+
+
+def test_drawn_fixed_lengths_take_nothing_from_the_stream():
+    rng = np.random.default_rng(1)
+    assert draw_lengths(64, rng, 3).tolist() == [64, 64, 64]
+    assert rng.random() == np.random.default_rng(1).random()
+
+
+def test_a_law_spread_beyond_all_floats_still_draws_inside():
+    ours = law(lognormal={"median": 32, "sigma": 1e9, "min": 4, "max": 64})
+    assert set(draw_lengths(ours, np.random.default_rng(1), 1000).tolist()) <= set(range(4, 65))
