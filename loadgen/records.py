@@ -5,10 +5,10 @@ Frozen and slotted.  A request that was sent is no object but a row of records.a
 run; quantiles are 0 to 1.  This module must not know how anything is sent, stored or shown.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,12 @@ class Outcome(IntEnum):
     GRPC_STATUS = 6  # any other grpc-status; the number is in `status`
     PROTOCOL = 7  # bytes that break the protocol
     STREAM_ENDED_EARLY = 8  # the connection or stream ended before the answer did
-    CANCELLED = 9  # given up by us: an interrupt, or a cancellation that the profile asked for
+    CANCELLED = 9  # given up by us: an interrupt, or a cancellation that the profile asked for (CANCEL_WORDS)
     DROPPED = 10  # never sent: the cap was full and the profile says drop
     CLIENT = 11  # our own fault
+
+
+CANCEL_WORDS = "cancelled as the profile asks"  # the detail of such a request: load, not a failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +83,70 @@ class Payload:
 
 
 @dataclass(frozen=True, slots=True)
+class Wanted:
+    """One payload variant to be built: what the plan asks of a kind.  None: the kind has no such length."""
+
+    length: int | None  # tokens (or bytes of text) in, a row
+    output: int | None = None  # tokens out
+
+
+@dataclass(slots=True)
+class Streamed:
+    """What came of one streamed answer, also of one that failed or was given up.  Stamps are absolute.
+
+    A chunk is a piece of the answer that carried tokens of any kind: content, reasoning, a tool call.
+    """
+
+    chunk_ns: list[int] = field(default_factory=list)  # in order of arrival
+    first_content_ns: int = 0  # the first chunk with content proper; 0: none
+    tokens_in: int = -1  # as the server counted them; -1: unknown
+    tokens_out: int = -1
+    source: str = ""  # where tokens_out comes from: "usage", "tokenizer" or "chunks"
+    finish: str = ""  # the server's reason for the end
+    text: str = ""  # the content, where somebody asked for it
+
+
+class AnswerReader(Protocol):
+    """Reads one streamed answer while it comes; made anew for each request.  It knows no clock."""
+
+    @property
+    def finished(self) -> bool:
+        """The answer's own end was seen: the request ends here, whatever the connection does next."""
+
+    def feed(self, data: bytes, now_ns: int) -> None:
+        """HTTP: bytes of the entity as they come; gRPC: one whole message a call."""
+
+    def end(self, *, complete: bool) -> tuple[Outcome, str | None]:
+        """How the request ended, once: `complete` when the framing ended as it should."""
+
+    def streamed(self) -> Streamed:
+        """What came so far."""
+
+
+@dataclass(frozen=True, slots=True)
 class Request:
-    """A protocol message ready to be framed: HTTP body or one gRPC message (without its 5-byte prefix)."""
+    """A protocol message ready to be framed: HTTP body or one gRPC message (without its 5-byte prefix).
+
+    `reader` makes the reader of a streamed answer; None: the answer is read whole, by its framing.
+    `judge`, for HTTP servers of any kind, is asked (status, headers, body) whether an answer is a success:
+    None, or the words of the failure; None leaves it to the status.
+    """
 
     path: str
     headers: tuple[tuple[str, str], ...]
     body: bytes
+    method: str = "POST"
+    reader: Callable[[], AnswerReader] | None = None
+    judge: Callable[[int, Mapping[str, str], bytes], str | None] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One variant of a kind whose requests are no tensors: the request itself, its length, its rows."""
+
+    request: Request
+    length: int | None
+    items: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +156,9 @@ class PhasePlan:
     Open loop: `due_ns` has one entry an arrival, ascending, counted from the phase's start.
     Closed loop: `due_ns` is None; each of `users` sends its next request when its last one ended, until
     `duration_ns` has passed or `requests` were sent, whichever is set (both: whichever comes first).
-    `kind` indexes the profile's kinds; `draw` chooses the payload variant (`draw % pool size`).  In a
-    closed loop both are cycled.
+    `kind` indexes the profile's kinds; `length` and `output` are the tokens in (a row) and the tokens out
+    that are asked for, -1 where the kind has none; `draw` chooses among payload variants of one kind and
+    length.  In a closed loop these four are cycled.
     """
 
     name: str
@@ -106,6 +168,8 @@ class PhasePlan:
     due_ns: npt.NDArray[np.int64] | None
     kind: npt.NDArray[np.int16]
     draw: npt.NDArray[np.uint32]
+    length: npt.NDArray[np.int32] | None = None  # None: -1 throughout
+    output: npt.NDArray[np.int32] | None = None
     users: int = 0
     requests: int | None = None
     think_ns: int = 0

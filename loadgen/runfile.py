@@ -9,12 +9,14 @@ how requests are sent nor what the figures mean.
 
 from __future__ import annotations
 
+import concurrent.futures
 import contextlib
 import json
 import os
 import re
 import struct
 import threading
+from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,12 +24,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from loadgen import streamfile
 from loadgen.records import LoadgenError, NotMeasuredError, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     import pyarrow as pa
+
+    from loadgen.records import Streamed
 
     Observer = Callable[[np.ndarray[Any, Any]], None]
 
@@ -46,6 +51,10 @@ _FIELDS = (("seq", "<i8"), ("phase", "<i2"), ("kind", "<i2"), ("due_ns", "<i8"),
 ROW_DTYPE = np.dtype(list(_FIELDS))
 _NULLABLE = {"sent_ns", "first_ns", "length"}  # -1 stands for null
 _BLOCK_ROWS = 8192
+_MOST_WAITING = (
+    256  # blocks that the writer is behind (190 MB): beyond it the loop waits, and its lag shows it
+)
+_MOST_STREAMS = 1024  # rows of streams.arrow in one batch
 _MOST_DETAILS = 1000
 OUTCOMES = [outcome.name.lower() for outcome in Outcome]
 
@@ -164,6 +173,9 @@ class RecordWriter:
         except OSError as why:
             raise LoadgenError(f"output {path}: {why.strerror}; choose another folder with --out") from None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loadgen-writer")
+        self._behind: deque[Future[None]] = deque()
+        self._streams: list[streamfile.Row] = []
+        self._streams_file: streamfile.StreamsFile | None = None
         self._block, self._at = bytearray(_BLOCK_ROWS * _ROW.size), 0
 
     def append(  # noqa: PLR0913 - one row, one call
@@ -190,6 +202,26 @@ class RecordWriter:
         if self._at == len(self._block):
             self.flush()
 
+    def append_streamed(  # noqa: PLR0913 - one row, one call
+        self, seq: int, phase: int, kind: int, due_ns: int, sent_ns: int, outcome: int, origin_ns: int, streamed: Streamed
+    ) -> None:  # fmt: skip
+        """See seams.RecordSink."""
+        self._streams.append((seq, phase, kind, due_ns, sent_ns, outcome, origin_ns, streamed))
+        if len(self._streams) == _MOST_STREAMS:
+            self._flush_streams()
+
+    def _flush_streams(self) -> None:
+        rows, self._streams = self._streams, []
+        if rows and self.error is None:
+            self._submit(self._write_streams, rows)
+
+    def _submit(self, call: Callable[[Any], None], what: Any) -> None:
+        behind = self._behind
+        while behind and (behind[0].done() or len(behind) >= _MOST_WAITING):
+            concurrent.futures.wait((behind.popleft(),))
+        behind.append(self._thread.submit(call, what))
+        behind[-1].add_done_callback(self._note)
+
     def _index(self, detail: str) -> int:
         index = self._detail_index.get(detail)
         if index is None:
@@ -209,12 +241,13 @@ class RecordWriter:
             block, used = self._block, self._at
             self._block, self._at = bytearray(_BLOCK_ROWS * _ROW.size), 0
             rows = np.frombuffer(block, ROW_DTYPE, used // _ROW.size)
-            self._thread.submit(self._write, rows).add_done_callback(self._note)
+            self._submit(self._write, rows)
+        self._flush_streams()
 
     def beat(self, line: dict[str, Any]) -> None:
         """Hands a heartbeat to the writer thread: what a reader knows of a run that was killed."""
         if self.error is None:
-            self._thread.submit(self._append_beat, json.dumps(line) + "\n").add_done_callback(self._note)
+            self._submit(self._append_beat, json.dumps(line) + "\n")
 
     def _append_beat(self, line: str) -> None:
         with progress_path(self.path).open("a", encoding="utf-8") as file:
@@ -227,6 +260,8 @@ class RecordWriter:
         try:
             with self._file:
                 self._stream.close()
+            if self._streams_file is not None:
+                self._streams_file.close()
         except OSError as why:
             self.error = self.error or _disk_error(self.path.parent, why)
 
@@ -253,6 +288,11 @@ class RecordWriter:
         self.rows += len(rows)
         if self._observe is not None:
             self._observe(rows)
+
+    def _write_streams(self, rows: list[streamfile.Row]) -> None:
+        if self._streams_file is None:
+            self._streams_file = streamfile.StreamsFile(streamfile.path_beside(self.path), self._names)
+        self._streams_file.write(rows)
 
 
 def schema() -> pa.Schema:
@@ -304,6 +344,13 @@ class Run:
             with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
                 for _ in range(count):
                     yield stream.read_next_batch()
+
+    def stream_batches(self) -> Iterator[pa.RecordBatch]:
+        """What streamed answers were made of (streamfile.schema), one batch in memory at a time; none where
+        nothing was streamed.
+        """
+        for path, _ in self.files:
+            yield from streamfile.batches(streamfile.path_beside(path))
 
     @property
     def records(self) -> pa.Table:

@@ -14,18 +14,23 @@ nanoseconds, far above what mathematical libraries differ by.
 It must not know clocks, payloads or servers.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from loadgen.records import LoadgenError, PhasePlan, Plan
 from loadgen.traffic.phases import Closed, Open, Phase, Segment
-from loadgen.traffic.profile import TrafficProfile
+from loadgen.traffic.profile import Kind, TrafficProfile
+from loadgen.workload.lengths import draw_lengths
 
 CYCLE = 65_536  # a closed loop's draws, used round and round
-_WHEN, _KIND, _DRAW = range(3)  # what a random stream is for
+_WHEN, _KIND, _DRAW, _LENGTH = range(4)  # what a random stream is for
+_CHUNK = (
+    2**19
+)  # numbers made at a time: a plan of 10 million arrivals needs no room for all its real numbers at once
 _EXACT = 1e-9  # a cumulative count this close to a whole number is that number
 _Reals = npt.NDArray[np.float64]
 
@@ -102,36 +107,76 @@ def plan(profile: TrafficProfile, seed: int | None = None) -> Plan:
     chosen = profile.seed if seed is None else seed
     if chosen < 0:
         raise ScheduleError(f"seed {chosen}: allowed: a whole number of 0 or more")
-    weights = np.array([kind.weight for kind in profile.kinds.values()], dtype=np.float64)
+    kinds = list(profile.kinds.values())
     return Plan(
         seed=chosen,
         kinds=tuple(profile.kinds),
-        phases=tuple(_phase(phase, index, chosen, weights) for index, phase in enumerate(profile.phases)),
+        phases=tuple(_phase(phase, index, chosen, kinds) for index, phase in enumerate(profile.phases)),
     )
 
 
-def _stream(seed: int, phase: int, purpose: int) -> np.random.Generator:
-    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=(phase, purpose))))
+def _stream(seed: int, *key: int) -> np.random.Generator:
+    return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
 
 
-def _phase(phase: Phase, index: int, seed: int, weights: _Reals) -> PhasePlan:
+def _phase(phase: Phase, index: int, seed: int, kinds: Sequence[Kind]) -> PhasePlan:
     due_ns = _due(phase.open, _stream(seed, index, _WHEN)) if phase.open else None
     n = CYCLE if due_ns is None else len(due_ns)
     closed = phase.closed or Closed.model_construct(users=0, duration_ns=None, requests=None, think_ns=0)
-    edges = np.cumsum(weights) / weights.sum()
-    edges[np.flatnonzero(weights)[-1] :] = 1.0  # whatever the sum's rounding, 1 is the edge of the last kind
+    kind = _kinds(kinds, n, _stream(seed, index, _KIND))
+    length, output = _lengths(kinds, kind, seed, index)
     return PhasePlan(
         name=phase.name,
         loop="open" if phase.open else "closed",
         measured=not phase.warmup,
         duration_ns=phase.open.duration_ns if phase.open else closed.duration_ns,
         due_ns=due_ns,
-        kind=np.searchsorted(edges, _stream(seed, index, _KIND).random(n), side="right").astype(np.int16),
+        kind=kind,
+        length=length,
+        output=output,
         draw=_stream(seed, index, _DRAW).integers(0, 2**32, size=n, dtype=np.uint32),
         users=closed.users,
         requests=closed.requests,
         think_ns=closed.think_ns,
     )
+
+
+def _kinds(kinds: Sequence[Kind], n: int, rng: np.random.Generator) -> npt.NDArray[np.int16]:
+    weights = np.array([kind.weight for kind in kinds], dtype=np.float64)
+    edges = np.cumsum(weights) / weights.sum()
+    edges[np.flatnonzero(weights)[-1] :] = 1.0  # whatever the sum's rounding, 1 is the edge of the last kind
+    chosen = np.zeros(n, np.int16)
+    for start in range(0, n if len(kinds) > 1 else 0, _CHUNK):
+        part = chosen[start : start + _CHUNK]
+        part[:] = np.searchsorted(edges, rng.random(len(part)), side="right")
+    return chosen
+
+
+def _lengths(
+    kinds: Sequence[Kind], kind: npt.NDArray[np.int16], seed: int, index: int
+) -> tuple[npt.NDArray[np.int32] | None, npt.NDArray[np.int32] | None]:
+    """Tokens in and out of each arrival, from its kind's laws; None where no kind has any.
+
+    Each kind and direction has its own stream: a new law of one kind leaves the others as they were.
+    """
+    length = output = None
+    if any(k.length or k.lengths for k in kinds):
+        length = np.full(len(kind), -1, np.int32)
+    if any(k.output or k.lengths for k in kinds):
+        output = np.full(len(kind), -1, np.int32)
+    for at, told in enumerate(kinds):
+        mine = np.flatnonzero(kind == at) if len(kinds) > 1 else slice(None)
+        n = len(kind[mine])
+        if told.lengths is not None:
+            weights = np.array([pair.weight for pair in told.lengths])
+            which = _stream(seed, index, _LENGTH, at).choice(len(weights), n, p=weights / weights.sum())
+            length[mine] = np.array([pair.in_ for pair in told.lengths], np.int32)[which]  # type: ignore[index]
+            output[mine] = np.array([pair.out for pair in told.lengths], np.int32)[which]  # type: ignore[index]
+            continue
+        for law, column, way in ((told.length, length, 0), (told.output, output, 1)):
+            if law is not None and column is not None:
+                column[mine] = draw_lengths(law.law, _stream(seed, index, _LENGTH, at, way), n)
+    return length, output
 
 
 def _due(loop: Open, rng: np.random.Generator) -> npt.NDArray[np.int64]:
@@ -141,30 +186,40 @@ def _due(loop: Open, rng: np.random.Generator) -> npt.NDArray[np.int64]:
     constant rate, and as many as the rounded-up expectation (rate x time where that is whole).
     """
     curve = rate_curve(loop.rate)
-    burstiness = loop.arrivals.burstiness
+    points = _points(curve.total, loop.arrivals.burstiness, rng)
+    parts = [np.rint(curve.inverse(part)).astype(np.int64) for part in points]
+    if not parts:
+        return np.empty(0, np.int64)
+    due = np.concatenate(parts)
+    del parts
+    np.maximum.accumulate(due, out=due)
+    return np.minimum(due, loop.duration_ns - 1, out=due)
+
+
+def _points(total: float, burstiness: float, rng: np.random.Generator) -> Iterator[_Reals]:
+    """Points on the axis of expected arrivals below `total`, ascending, some at a time.
+
+    Uniform: 0, 1, 2, ...; else sums of gaps of mean 1 and variance `burstiness`, the first gap counting from 0.
+    """
     if burstiness == 0:
-        points = np.arange(np.ceil(curve.total), dtype=np.float64)
-    else:
-        points = _points(curve.total, burstiness, rng)
-    due = np.rint(curve.inverse(points)).astype(np.int64)
-    return np.minimum(np.maximum.accumulate(due), loop.duration_ns - 1) if len(due) else due
-
-
-def _points(total: float, burstiness: float, rng: np.random.Generator) -> _Reals:
-    """Sums of gaps of mean 1 and variance `burstiness`, up to `total`; the first gap counts from 0."""
-    sums: list[_Reals] = []
+        count = int(np.ceil(total))
+        for start in range(0, count, _CHUNK):
+            yield np.arange(start, min(start + _CHUNK, count), dtype=np.float64)
+        return
     reached = 0.0
     while reached < total:
         left = total - reached
-        n = int(left + 6 * np.sqrt(left * burstiness) + 16)
-        if burstiness == 1:
-            gaps = rng.standard_exponential(n)
-        else:
-            gaps = rng.standard_gamma(1 / burstiness, n) * burstiness
-        sums.append(reached + np.cumsum(gaps))
-        reached = float(sums[-1][-1])
-    points = np.concatenate(sums)
-    return points[: np.searchsorted(points, total, side="left")]
+        n = min(_CHUNK, int(left + 6 * np.sqrt(left * burstiness) + 16))
+        gaps = (
+            rng.standard_exponential(n)
+            if burstiness == 1
+            else rng.standard_gamma(1 / burstiness, n) * burstiness
+        )
+        points = reached + np.cumsum(gaps)
+        reached = float(points[-1])
+        if reached >= total:
+            points = points[: np.searchsorted(points, total, side="left")]
+        yield points
 
 
 def share(total: int, k: int, n: int) -> int:
@@ -185,14 +240,17 @@ def slice_plan(whole: Plan, k: int, n: int) -> Plan:
 
 
 def _slice(phase: PhasePlan, k: int, n: int) -> PhasePlan:
-    kind, draw = phase.kind[k::n], phase.draw[k::n]
+    mine: dict[str, Any] = {
+        name: None if column is None else column[k::n]
+        for name, column in ((name, getattr(phase, name)) for name in ("kind", "draw", "length", "output"))
+    }
     if phase.due_ns is not None:
-        return replace(phase, due_ns=phase.due_ns[k::n], kind=kind, draw=draw)
+        return replace(phase, due_ns=phase.due_ns[k::n], **mine)
     users, requests = share(phase.users, k, n), phase.requests
     if requests is not None:
         requests = share(requests, k, min(n, phase.users)) if users else 0
         users = users if requests else 0
-    return replace(phase, kind=kind, draw=draw, users=users, requests=requests)
+    return replace(phase, **mine, users=users, requests=requests)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,9 @@
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from loadgen.records import Outcome, Request
+from loadgen.records import AnswerReader, Outcome, Request, Streamed
+
+__all__ = ["AnswerReader", "Clock", "Pacer", "Prepared", "PreparedT", "Receiver", "RecordSink", "Transport"]
 
 
 class Clock(Protocol):
@@ -50,6 +52,9 @@ class Receiver(Protocol):
         detail: str | None,  # the server's words on a failure, at most a line
     ) -> None:
         """Exactly once for each token given to `send`, also after `cancel`; never from within `send`."""
+
+    def on_streamed(self, token: int, sent_ns: int, outcome: Outcome, streamed: Streamed) -> None:
+        """Right before `on_reply`, with the same values, of a request whose answer has a reader."""
 
 
 class Transport(Protocol[PreparedT]):
@@ -101,3 +106,18 @@ class RecordSink(Protocol):
         detail: str | None,
     ) -> None:
         """Times are counted from the start of the run; -1 stands for "never" and for "no length"."""
+
+    def append_streamed(  # noqa: PLR0913 - one row, one call
+        self,
+        seq: int,
+        phase: int,
+        kind: int,
+        due_ns: int,
+        sent_ns: int,
+        outcome: int,
+        origin_ns: int,
+        streamed: Streamed,
+    ) -> None:
+        """What a streamed answer was made of, besides its record; its stamps are absolute, `origin_ns` is the
+        start of the run.
+        """

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
 import time
-from collections import deque
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +21,13 @@ from loadgen.records import Outcome
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from loadgen.records import PhasePlan, Plan
+    import numpy as np
+    import numpy.typing as npt
+
+    from loadgen.records import PhasePlan, Plan, Streamed
     from loadgen.seams import Clock, Pacer, RecordSink, Transport
+
+    Ints = npt.NDArray[np.int32]
 
 LEAD_NS = 5_000_000  # a phase starts this long after it was set up, so that its first arrival is not late
 _BURST = 64  # a backlog is sent in bites of this many, answers are read in between
@@ -37,7 +42,8 @@ class Engine:
     def __init__(  # noqa: PLR0913 - the parts of a run, each chosen in the lab
         self,
         plan: Plan,
-        pools: Sequence[Sequence[Shot]],
+        shots: Sequence[Shot],
+        picks: Sequence[Ints],
         timeouts_ns: Sequence[int],
         transport: Transport[Any],
         sink: RecordSink,
@@ -47,26 +53,28 @@ class Engine:
         origin_ns: int | None = None,
         numbering: tuple[int, int] = (0, 1),
     ) -> None:
-        """`pools` and `timeouts_ns` have one entry a kind of the plan; `origin_ns` is the start of the run.
+        """`picks` says for each phase which of `shots` each arrival sends (cycled in a closed loop);
+        `timeouts_ns` has one entry a kind; `origin_ns` is the start of the run.
 
         `numbering` (first, step): what the i-th request of a phase is called, `first + i * step`, so that
         slices of one plan call an arrival what the whole plan calls it.
         """
         self._first, self._step = numbering
-        self.counts = Counts()
         self.origin_ns = clock.now_ns() if origin_ns is None else origin_ns
-        self._plan, self._pools, self._transport = plan, pools, transport
+        self._plan, self._shots, self._picks, self._transport = plan, shots, picks, transport
+        self._transport_send = transport.send
         self._now = clock.now_ns
-        self._append = sink.append
+        self._append, self._append_streamed = sink.append, sink.append_streamed
         self._pacer, self._lag = make_pacer(), LoopLag(make_pacer(), clock)
         self._cap = cap.in_flight if cap.in_flight is not None else 2**62
         self._drop = cap.drop
-        self._inflight: dict[int, tuple[int, int, Shot]] = {}  # token -> due (absolute), kind, shot
-        self._waiting: dict[int, tuple[int, int, Shot]] = {}  # at the cap, in order of due: seq -> the same
-        self._deadlines: list[deque[tuple[int, int]]] = [deque() for _ in timeouts_ns]  # of those in flight
-        self._patience: list[deque[tuple[int, int]]] = [deque() for _ in timeouts_ns]  # of those that wait
-        self._timeouts = list(timeouts_ns)
-        self._start_ns = self.origin_ns
+        self._inflight: dict[
+            int, tuple[int, Shot, int]
+        ] = {}  # in order of sending: token -> due (absolute), shot, sent
+        self._waiting: dict[int, tuple[int, Shot]] = {}  # at the cap, in order of due: seq -> due, shot
+        self._timeouts, self._shortest = list(timeouts_ns), min(timeouts_ns)
+        self._due_before = self._sent = self._failed = self._unsent = self._dropped = self._cap_waits = 0
+        self._start_ns, self._next, self._issued = self.origin_ns, 0, 0
         self._stopped_ns: int | None = None
         self._phase_index, self._max_in_flight = -1, 0
         self._done: asyncio.Future[None] | None = None
@@ -78,7 +86,9 @@ class Engine:
         phase = self._plan.phases[index]
         loop = asyncio.get_running_loop()
         self._phase, self._phase_index, self._max_in_flight = phase, index, 0
-        self._kinds, self._draws = phase.kind.data, phase.draw.data  # ints without numpy's cost
+        picks = self._picks[index]
+        self._pick, self._cycle = picks.data, len(picks)  # ints without numpy's cost
+        self._due_before += self._next + self._issued
         self._next = self._issued = 0
         self._done = loop.create_future()
         self._before, self._begun = self._tally(), self._ends()
@@ -132,7 +142,7 @@ class Engine:
 
     def _tally(self) -> dict[str, int]:
         """Counters that go up through the whole run, the transport's among them."""
-        own = {"cap_waits": self.counts.cap_waits}
+        own = {"cap_waits": self._cap_waits}
         return own | {name: getattr(self._transport, name, 0) for name in _OF_TRANSPORT}
 
     def _result(self) -> PhaseResult:
@@ -150,19 +160,28 @@ class Engine:
             **{name: n - self._before[name] for name, n in self._tally().items()},
         )
 
+    @property
+    def counts(self) -> Counts:
+        """The run so far.  Made when read: the hot path keeps as few counters as it can."""
+        ok = self._sent - len(self._inflight) - self._failed
+        return Counts(self._due_before + self._next + self._issued, self._sent, ok, self._failed + self._unsent,
+                      self._dropped, self._cap_waits)  # fmt: skip
+
     def beat(self) -> dict[str, int | None]:
         """Where the running phase is: what a reader has when the process is killed.  Times from the run's start."""
-        dues = [what[0] for waiting in (self._inflight, self._waiting) for what in list(waiting.values())[:1]]
+        dues = [flying[0] for flying in itertools.islice(self._inflight.values(), 1)]
+        dues += [waiting[0] for waiting in itertools.islice(self._waiting.values(), 1)]
         sent, ended, due = (n - self._begun[i] for i, n in enumerate(self._ends()))
         return {
             "t_ns": self._now() - self.origin_ns, "phase": self._phase_index, "start_ns": self._start_ns - self.origin_ns,
             "due": due, "sent": sent, "ended": ended, "in_flight": len(self._inflight), "waiting": len(self._waiting),
             "oldest_due_ns": min(dues) - self.origin_ns if dues else None,
-            "cap_waits": self.counts.cap_waits - self._before["cap_waits"], "max_in_flight": self._max_in_flight,
+            "cap_waits": self._cap_waits - self._before["cap_waits"], "max_in_flight": self._max_in_flight,
         }  # fmt: skip
 
     def _ends(self) -> tuple[int, int, int]:
-        return self.counts.sent, self.counts.ok + self.counts.failed, self.counts.due
+        counts = self.counts
+        return counts.sent, counts.ok + counts.failed, counts.due
 
     # -- the open loop -----------------------------------------------------------------------------
 
@@ -170,7 +189,7 @@ class Engine:
         """Sends what is due, arms the pacer for what is next."""
         dues, start, i = self._dues, self._start_ns, self._next
         last = min(self._count, i + _BURST)
-        kinds, draws, pools, first, step = self._kinds, self._draws, self._pools, self._first, self._step
+        picks, shots, first, step = self._pick, self._shots, self._first, self._step
         now = self._now() - start
         while i < last and self._stopped_ns is None:
             due = dues[i]
@@ -178,33 +197,29 @@ class Engine:
                 now = self._now() - start
                 if due > now:
                     break
-            kind = kinds[i]
-            pool = pools[kind]
-            shot = pool[draws[i] % len(pool)]
+            shot, seq = shots[picks[i]], first + i * step
             i += 1
             self._next = i  # before the send: what follows may look at it
-            self.counts.due += 1
             if len(self._inflight) < self._cap:
-                self._send(first + (i - 1) * step, start + due, kind, shot)
+                self._send(seq, start + due, shot, start + now)
             else:
-                self._full(first + (i - 1) * step, start + due, kind, shot)
+                self._full(seq, start + due, shot)
         if i >= self._count or self._stopped_ns is not None:
             self._finish_if_idle()
         else:  # a backlog left by the bite is in the past: fires on the next turn
             self._pacer.arm(start + dues[i], self._fire)
 
-    def _full(self, seq: int, due_ns: int, kind: int, shot: Shot) -> None:
+    def _full(self, seq: int, due_ns: int, shot: Shot) -> None:
         if self._drop:
-            self._record(seq, due_ns, kind, shot, self._now(), Outcome.DROPPED)
+            self._record(seq, due_ns, shot, self._now(), Outcome.DROPPED)
         else:
-            self.counts.cap_waits += 1
-            self._waiting[seq] = (due_ns, kind, shot)
-            self._patience[kind].append((due_ns + self._timeouts[kind], seq))
+            self._cap_waits += 1
+            self._waiting[seq] = (due_ns, shot)
 
     def _free_open(self, done_ns: int, outcome: Outcome) -> None:  # noqa: ARG002 - same shape as _free_closed
         if self._waiting and len(self._inflight) < self._cap:
             seq = next(iter(self._waiting))
-            self._send(seq, *self._waiting.pop(seq))
+            self._send(seq, *self._waiting.pop(seq), done_ns)
         elif self._next >= self._count or self._stopped_ns is not None:
             self._finish_if_idle()
 
@@ -245,23 +260,19 @@ class Engine:
             return
         k = self._issued
         self._issued = k + 1
-        at = k % len(self._kinds)
-        kind = self._kinds[at]
-        pool = self._pools[kind]
-        self.counts.due += 1
-        self._send(self._first + k * self._step, due_ns, kind, pool[self._draws[at] % len(pool)])
+        shot = self._shots[self._pick[k % self._cycle]]
+        self._send(self._first + k * self._step, due_ns, shot, due_ns)
         if k + 1 == self._limit:
             self._end_of_load()
 
     # -- sending and ending ------------------------------------------------------------------------
 
-    def _send(self, seq: int, due_ns: int, kind: int, shot: Shot) -> None:
+    def _send(self, seq: int, due_ns: int, shot: Shot, now_ns: int) -> None:
         inflight = self._inflight
-        inflight[seq] = (due_ns, kind, shot)
+        inflight[seq] = (due_ns, shot, now_ns)
         self._max_in_flight = max(self._max_in_flight, len(inflight))
-        self._deadlines[kind].append((self._now() + self._timeouts[kind], seq))
-        self.counts.sent += 1
-        self._transport.send(seq, shot.prepared)
+        self._sent += 1
+        self._transport_send(seq, shot[0])
 
     def on_reply(  # noqa: PLR0913 - seams.Receiver
         self,
@@ -275,41 +286,47 @@ class Engine:
         detail: str | None,
     ) -> None:
         """See seams.Receiver."""
-        due_ns, kind, shot = self._inflight.pop(token)
+        due_ns, (prepared, kind, length, items), _ = self._inflight.pop(token)
         zero = self.origin_ns
         if outcome:
-            self.counts.failed += 1
-        else:
-            self.counts.ok += 1
+            self._failed += 1
         self._append(token, self._phase_index, kind, due_ns - zero, sent_ns - zero if sent_ns else -1,
-                     first_ns - zero if first_ns else -1, done_ns - zero, shot.length, shot.items,
-                     shot.prepared.bytes_out if sent_ns else 0, bytes_in, outcome, status, detail)  # fmt: skip
+                     first_ns - zero if first_ns else -1, done_ns - zero, length, items,
+                     prepared.bytes_out if sent_ns else 0, bytes_in, outcome, status, detail)  # fmt: skip
         self._free(done_ns, outcome)
 
-    def _record(self, seq: int, due_ns: int, kind: int, shot: Shot, done_ns: int, outcome: Outcome) -> None:
+    def on_streamed(self, token: int, sent_ns: int, outcome: Outcome, streamed: Streamed) -> None:
+        """See seams.Receiver."""
+        due_ns, shot, _ = self._inflight[token]
+        zero = self.origin_ns
+        self._append_streamed(token, self._phase_index, shot.kind, due_ns - zero, sent_ns - zero if sent_ns else -1,
+                              outcome, zero, streamed)  # fmt: skip
+
+    def _record(self, seq: int, due_ns: int, shot: Shot, done_ns: int, outcome: Outcome) -> None:
         """A request that never reached the transport."""
         zero = self.origin_ns
         if outcome is Outcome.DROPPED:
-            self.counts.dropped += 1
+            self._dropped += 1
         else:
-            self.counts.failed += 1
-        self._append(seq, self._phase_index, kind, due_ns - zero, -1, -1, done_ns - zero, shot.length,
+            self._unsent += 1
+        self._append(seq, self._phase_index, shot.kind, due_ns - zero, -1, -1, done_ns - zero, shot.length,
                      shot.items, 0, 0, outcome, 0, None)  # fmt: skip
 
     def _sweep(self) -> None:
-        """Ends requests past their timeout; a timeout has the grain of the sweep (10 ms)."""
-        now, inflight = self._now(), self._inflight
-        for deadlines in self._deadlines:
-            while deadlines and (deadlines[0][0] <= now or deadlines[0][1] not in inflight):
-                _, token = deadlines.popleft()
-                if token in inflight:
-                    self._transport.cancel(token, Outcome.TIMEOUT)
-        waiting = self._waiting
-        for patience in self._patience:  # at the cap: who waited a whole timeout gives up unsent
-            while patience and (patience[0][0] <= now or patience[0][1] not in waiting):
-                _, seq = patience.popleft()
-                if seq in waiting:
-                    self._record(seq, *waiting.pop(seq), now, Outcome.TIMEOUT)
+        """Ends requests past their timeout; a timeout has the grain of the sweep (10 ms).
+
+        Looks at the oldest first and no further than the shortest timeout goes.
+        """
+        now, inflight, waiting = self._now(), self._inflight, self._waiting
+        late = [*itertools.takewhile(lambda item: item[1][2] + self._shortest <= now, inflight.items())]
+        for token, (_, shot, sent_ns) in late:
+            if sent_ns + self._timeouts[shot.kind] <= now and token in inflight:
+                self._transport.cancel(token, Outcome.TIMEOUT)
+        # at the cap: who waited a whole timeout gives up unsent
+        tired = [*itertools.takewhile(lambda item: item[1][0] + self._shortest <= now, waiting.items())]
+        for seq, (due_ns, shot) in tired:
+            if due_ns + self._timeouts[shot.kind] <= now and seq in waiting:
+                self._record(seq, *waiting.pop(seq), now, Outcome.TIMEOUT)
         if not inflight and not waiting:
             self._finish_if_idle()
         self._sweep_handle = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)

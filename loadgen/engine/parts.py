@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 
 class Shot(NamedTuple):
-    """One payload variant, ready to be sent: framed bytes, its length (-1: has none) and rows."""
+    """One payload variant, ready to be sent: framed bytes, its kind, its length (-1: has none) and rows."""
 
     prepared: Prepared
+    kind: int
     length: int
     items: int
 
@@ -32,7 +33,7 @@ NO_CAP = Cap()
 
 @dataclass(slots=True)
 class Counts:
-    """The run so far, for a progress line.  Plain counters, read by anyone, written by the loop."""
+    """The run so far, for a progress line.  `ok` and `failed` are all that ended; `sent` those that left."""
 
     due: int = 0
     sent: int = 0

@@ -23,9 +23,10 @@ import numpy as np
 from loadgen.clock import MONOTONIC
 from loadgen.engine.loop import Engine
 from loadgen.engine.pacer import make_pacer
+from loadgen.engine.parts import Shot
 from loadgen.lab.loop import new_loop
-from loadgen.lab.target import encode_tensors, make_transport, shots_of
-from loadgen.records import LoadgenError, Payload, PhasePlan, Plan, Tensor
+from loadgen.lab.target import encode_tensors, make_transport
+from loadgen.records import LoadgenError, PhasePlan, Plan, Tensor
 from loadgen.runfile import RecordWriter, write_atomic
 from loadgen.target import Target, parse_target
 
@@ -101,19 +102,25 @@ def null_server(protocol: str) -> Iterator[Target]:
 
 async def _measure(target: Target, seconds: float) -> Ceiling:
     rng = np.random.default_rng(0)
-    payloads = [
-        Payload((Tensor("INPUT", "FP32", (1, 16), rng.random(16, np.float32).tobytes()),), 16, 1)
-        for _ in range(_VARIANTS)
+    tensors = [
+        Tensor("INPUT", "FP32", (1, 16), rng.random(16, np.float32).tobytes()) for _ in range(_VARIANTS)
     ]
     transport = make_transport(target)
-    shots = shots_of(transport, [encode_tensors(target, "null", "", p.tensors) for p in payloads], payloads)
+    shots = [Shot(transport.prepare(encode_tensors(target, "null", "", (t,))), 0, 16, 1) for t in tensors]
     phases = tuple(_phase(name, s) for name, s in (("warm-up", 0.3), ("load", seconds)))
     plan = Plan(0, ("k",), phases)
     loop = asyncio.get_running_loop()
     with tempfile.TemporaryDirectory() as folder:
         writer = RecordWriter(Path(folder) / "records.arrow", [p.name for p in phases], ["k"], None)
         engine = Engine(
-            plan, [shots], [10 * 10**9], transport, writer, MONOTONIC, lambda: make_pacer(loop, MONOTONIC)[0]
+            plan,
+            shots,
+            [np.arange(_VARIANTS, dtype=np.int32)] * 2,
+            [10 * 10**9],
+            transport,
+            writer,
+            MONOTONIC,
+            lambda: make_pacer(loop, MONOTONIC)[0],
         )
         await transport.open(engine, _USERS if target.protocol == "http" else 1)
         await engine.run_phase(0)

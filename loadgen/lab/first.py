@@ -5,32 +5,37 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from loadgen.lab.target import build_payloads, make_shots
+from loadgen.lab.target import make_shots
 from loadgen.records import NotMeasuredError, Outcome
+from loadgen.workload.demand import typical
 
 if TYPE_CHECKING:
     from loadgen.engine.parts import Shot
     from loadgen.lab.run import Order
     from loadgen.lab.target import Models
+    from loadgen.records import Plan, Streamed
     from loadgen.seams import Transport
 
 _COLD_S = 120.0  # a first request may meet a cold model
 
 
-async def first_answers(transport: Transport[Any], order: Order, models: Models) -> dict[str, int]:
+async def first_answers(
+    transport: Transport[Any], order: Order, plan: Plan, models: Models
+) -> dict[str, int]:
     """Nanoseconds from sent to done of each kind's first request; closes the transport.
 
     Raises NotMeasuredError with the server's words when a kind is refused; FitError when it cannot fit.
     """
     profile = order.profile
-    shots = make_shots(transport, order.target, profile, build_payloads(profile, models, order.seed, most=1))
+    wanted = [[one] for one in typical(plan)]
+    shots = make_shots(transport, order.target, profile, models, order.seed, wanted)
     probe = _Probe()
     took = {}
     await transport.open(probe, 1)
     try:
         for at, kind in enumerate(profile.kinds.values()):
             order.say(f"first request of kind {kind.name}")
-            sent, done, outcome, status, detail = await probe.ask(transport, at, shots[at][0])
+            sent, done, outcome, status, detail = await probe.ask(transport, at, shots[at])
             if outcome is not Outcome.OK:
                 words = f": {detail}" if detail else ""
                 raise NotMeasuredError(
@@ -76,3 +81,6 @@ class _Probe:
         """See seams.Receiver."""
         if self._answer is not None and not self._answer.done():
             self._answer.set_result((sent_ns or done_ns, done_ns, outcome, status, detail))
+
+    def on_streamed(self, token: int, sent_ns: int, outcome: Outcome, streamed: Streamed) -> None:
+        """See seams.Receiver; only that and when it ended matters here."""

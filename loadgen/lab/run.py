@@ -153,7 +153,7 @@ class _Run:
             order.say(f"reading {', '.join(m for m, _ in models_of(profile))} at {order.target.url}")
             models, server = await read_models(control, profile, order.wait_ns)
             transport = make_transport(order.target, order.transport, order.options)
-            first = await first_answers(transport, order, models)
+            first = await first_answers(transport, order, self.plan, models)
             folder = self._open_folder(server, first)
             await self._send_all(folder, models, Counters(control, models_of(profile), folder))
             return Measured(folder.path, interrupted=self.interrupts > 0)

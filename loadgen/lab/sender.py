@@ -18,10 +18,11 @@ from loadgen.engine.loop import Engine
 from loadgen.engine.pacer import make_pacer
 from loadgen.engine.parts import Cap, Counts, PhaseResult
 from loadgen.engine.process import go_realtime, leave_realtime, pin
-from loadgen.lab.target import build_payloads, make_shots, make_transport
+from loadgen.lab.target import make_shots, make_transport, most_variants
 from loadgen.records import NotMeasuredError
 from loadgen.schedule import share, slice_plan
 from loadgen.sinks.live import LiveLatency
+from loadgen.workload.demand import demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -108,7 +109,7 @@ class LocalSender:
         self.lost = False
         self._transport: Transport[Any] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._share, self._plan, self._models = share_, share_.slice(plan), models
+        self._share, self._whole, self._plan, self._models = share_, plan, share_.slice(plan), models
         self._live = LiveLatency()
         self._writer = writer(observe=self._live.add)
         self._facts: dict[str, Any] = {}
@@ -122,12 +123,13 @@ class LocalSender:
         if share_.realtime:
             self._facts["scheduling"] = go_realtime()
         transport = self._transport = make_transport(share_.target, share_.transport, share_.options)
-        pools = build_payloads(profile, self._models, share_.seed)
-        shots = make_shots(transport, share_.target, profile, pools)
-        self._facts["variants"] = [len(pool) for pool in shots]
+        needed = demand(self._whole, most_variants(profile, self._models))
+        shots = make_shots(transport, share_.target, profile, self._models, share_.seed, needed.wanted)
+        self._facts["variants"] = [len(of_kind) for of_kind in needed.wanted]
+        picks = [column[share_.worker :: share_.workers] for column in needed.picks]
         timeouts = [kind.timeout_ns for kind in profile.kinds.values()]
         self._engine = Engine(
-            self._plan, shots, timeouts, transport, self._writer, MONOTONIC, self._pacer,
+            self._plan, shots, picks, timeouts, transport, self._writer, MONOTONIC, self._pacer,
             share_.cap, share_.origin_ns, (share_.worker, share_.workers),
         )  # fmt: skip
         loop = asyncio.get_running_loop()

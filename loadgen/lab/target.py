@@ -13,12 +13,12 @@ from loadgen.clock import MONOTONIC
 from loadgen.connect.options import ConnectOptions
 from loadgen.engine.parts import Shot
 from loadgen.records import LoadgenError, ModelFacts, TensorSpec
-from loadgen.workload.payloads import build_pool, pool_rng
+from loadgen.workload import payloads
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from loadgen.records import Payload, Request, Tensor
+    from loadgen.records import Request, Tensor, Wanted
     from loadgen.runfile import RunFolder
     from loadgen.seams import Transport
     from loadgen.target import Target
@@ -57,16 +57,6 @@ async def read_models(
     return models, {**server, "server_ready": await control.server_ready(), "models": told}
 
 
-def build_payloads(
-    profile: TrafficProfile, models: Models, seed: int, most: int = 512
-) -> list[list[Payload]]:
-    """One pool a kind of at most `most` variants; raises FitError for a request that cannot fit its model."""
-    return [
-        build_pool(kind, models[kind.model, kind.version], pool_rng(seed, kind.name), most=most)
-        for kind in profile.kinds.values()
-    ]
-
-
 def encode_tensors(target: Target, model: str, version: str, tensors: Sequence[Tensor]) -> Request:
     """An inference request in the target's protocol."""
     from loadgen.wire import kserve_grpc, kserve_http
@@ -75,24 +65,31 @@ def encode_tensors(target: Target, model: str, version: str, tensors: Sequence[T
     return codec(model, version, tensors)
 
 
-def shots_of(
-    transport: Transport[Any], requests: Iterable[Request], payloads: Iterable[Payload]
-) -> list[Shot]:
-    """Framed by the transport that will send them."""
-    return [
-        Shot(transport.prepare(request), -1 if p.length is None else p.length, p.items)
-        for request, p in zip(requests, payloads, strict=True)
-    ]
+def most_variants(profile: TrafficProfile, models: Models) -> list[int]:
+    """How many variants of each kind are worth building; FitError for a kind that its model cannot take."""
+    return [payloads.most_variants(kind, models[kind.model, kind.version]) for kind in profile.kinds.values()]
 
 
 def make_shots(
-    transport: Transport[Any], target: Target, profile: TrafficProfile, pools: list[list[Payload]]
-) -> list[list[Shot]]:
-    """Every variant of every kind."""
-    return [
-        shots_of(transport, (encode_tensors(target, kind.model, kind.version, p.tensors) for p in pool), pool)
-        for kind, pool in zip(profile.kinds.values(), pools, strict=True)
-    ]
+    transport: Transport[Any],
+    target: Target,
+    profile: TrafficProfile,
+    models: Models,
+    seed: int,
+    wanted: Sequence[Sequence[Wanted]],
+) -> list[Shot]:
+    """The variants wanted of each kind, kind after kind, framed by the transport that will send them.
+
+    Raises FitError for a request that cannot fit its model.
+    """
+    shots = []
+    for place, kind in enumerate(profile.kinds.values()):
+        rng = payloads.pool_rng(seed, kind.name)
+        for payload in payloads.build(kind, models[kind.model, kind.version], wanted[place], rng):
+            request = encode_tensors(target, kind.model, kind.version, payload.tensors)
+            length = -1 if payload.length is None else payload.length
+            shots.append(Shot(transport.prepare(request), place, length, payload.items))
+    return shots
 
 
 def make_transport(

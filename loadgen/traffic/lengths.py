@@ -126,3 +126,11 @@ class Length(Part):
         law = self.fixed or self.uniform or self.normal or self.lognormal
         assert law is not None  # noqa: S101 - exactly one is given
         return law
+
+
+class Pair(Part):
+    """Tokens in and tokens out that go together."""
+
+    in_: Tokens = Field(alias="in", examples=["100"])
+    out: Tokens = Field(examples=["20"])
+    weight: Annotated[float, Field(ge=0)] = 1.0

@@ -14,6 +14,7 @@ kinds:                             # what is sent: one entry a kind of request
     batch: 1                       # rows a request, default 1
     length: {lognormal: {median: 32, sigma: 0.6, min: 4, max: 128}}   # tokens a row, for a free dimension
     timeout: 5s                    # counted from the moment of sending, default 60s
+    cancel: {share: 0.1, after: 500ms}    # a tenth is given up by the client that long after it was sent
   other:
     model: minilm
     length:                        # one of:
@@ -22,12 +23,16 @@ kinds:                             # what is sent: one entry a kind of request
       # normal: {mean: 64, sd: 16, min: 4, max: 128}  cut at min and max, and made up for
       # lognormal: {median: 32, sigma: 0.6, min: 4, max: 128}
       histogram: [{from: 1, to: 16, weight: 5}, {at: 32, weight: 2}]
+    output: 64                     # tokens out asked for, where the model generates: the same laws
     inputs:                        # optional: how to fill a tensor, by its name; one law each
       input_ids: {integers: {min: 0, max: 30521}}
       # image: {normal: {mean: 0, sd: 1}, shape: [3, 224, 224]}       shape: a row's, when more than one is free
       # mask: {constant: 1, shape: [1, length]}                       "length" stands for the row's length
       # noise: {uniform: {min: 0, max: 1}}
       # title: {text: {min: 8, max: 64}}                              bytes of a string
+  pairs:
+    model: llm
+    lengths: [{in: 1000, out: 20, weight: 3}, {in: 50, out: 400}]     # tokens in and out that go together
 cap: {in_flight: 256, when_full: wait}    # optional; wait | drop; latency counts from the due time in both
 phases:                            # one after the other; warm-ups first, they enter no figure
   - name: warm-up
@@ -66,7 +71,7 @@ from loadgen.records import LoadgenError
 from loadgen.target import parse_target
 from loadgen.traffic.document import ProfileError, read_document, read_text
 from loadgen.traffic.inputs import Fill
-from loadgen.traffic.lengths import Length
+from loadgen.traffic.lengths import Length, Pair
 from loadgen.traffic.objective import Objective, parse_objective
 from loadgen.traffic.parts import Count, DurationNs, FaultsError, Many, Name, Part, as_tuple
 from loadgen.traffic.phases import Closed, Open, Phase, Segment
@@ -109,6 +114,13 @@ def _objective(value: Any) -> Objective:
 KindName = Annotated[str, Field(min_length=1, max_length=60), AfterValidator(_kind_name)]
 
 
+class Cancel(Part):
+    """A share of the requests that the client gives up, so long after they were sent."""
+
+    share: Annotated[float, Field(gt=0, le=1)] = Field(examples=["0.1"])
+    after_ns: DurationNs = Field(alias="after", examples=["500ms"])
+
+
 class Kind(Part):
     """One kind of request."""
 
@@ -117,7 +129,10 @@ class Kind(Part):
     weight: Annotated[float, Field(ge=0, le=1e9)] = 1.0
     batch: Count = 1
     length: Length | None = None
+    output: Length | None = None
+    lengths: Many[Pair] | None = None
     timeout_ns: DurationNs = Field(60 * 10**9, alias="timeout")
+    cancel: Cancel | None = None
     inputs: dict[str, Fill] = Field(default_factory=dict)
     _name: str = PrivateAttr("")
 
@@ -125,6 +140,15 @@ class Kind(Part):
     def name(self) -> str:
         """Its key under `kinds`."""
         return self._name
+
+    @model_validator(mode="after")
+    def _one_source_of_lengths(self) -> Self:
+        if self.lengths is not None:
+            if self.length is not None or self.output is not None:
+                raise ValueError("takes either lengths (pairs of in and out), or length and output")
+            if not any(pair.weight for pair in self.lengths):
+                raise FaultsError((("lengths",), "every weight is 0; give at least one pair a weight"))
+        return self
 
 
 class Cap(Part):

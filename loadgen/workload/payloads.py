@@ -1,21 +1,20 @@
-"""A pool of payloads for a kind: as many variants as the budget holds, all of them different.
+"""The payloads of a kind, built to demand: one for each variant that the plan wants, all of them different.
 
-Lengths are the law's own quantiles in random order, so that the pool as a whole has the law; values are
-random within what the model accepts.  It must not know protocols, connections or time.
+Values are random within what the model accepts.  It must not know protocols, connections or time.
 """
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.records import ModelFacts, Payload, Tensor
+from loadgen.records import ModelFacts, Payload, Tensor, Wanted
 from loadgen.traffic.inputs import Fill, Integers
 from loadgen.traffic.profile import Kind
+from loadgen.workload.demand import VARIANTS
 from loadgen.workload.fills import draw, raw_numbers
 from loadgen.workload.fit import TOKEN_NAMES, WHOLES, Fit, FitError, Slot, faulty_ranges, fit, whole_range
-from loadgen.workload.lengths import quantile_lengths
 
 _FEWEST = 8
 _MOST_POOL_BYTES = 2**30  # whatever the fewest variants come to
@@ -36,26 +35,26 @@ def pool_rng(seed: int, kind: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=spawn_key)))
 
 
-def build_pool(
-    kind: Kind, facts: ModelFacts, rng: np.random.Generator, budget_bytes: int = 64 * 2**20, most: int = 512
-) -> list[Payload]:
-    """At most `most` variants within the budget, but at least 8 (unless those would pass 1 GiB).
-
-    Raises FitError when the model cannot take the kind.
+def most_variants(kind: Kind, facts: ModelFacts, budget_bytes: int = 64 * 2**20) -> int:
+    """How many variants of a kind are worth having: up to 512 within the budget, but at least 8 (unless those
+    would pass 1 GiB).  Raises FitError when the model cannot take the kind.
     """
+    size = max(fit(kind, facts).most_bytes, 1)
+    n = max(min(VARIANTS, budget_bytes // size), _FEWEST)
+    return max(1, min(n, _MOST_POOL_BYTES // size))
+
+
+def build(kind: Kind, facts: ModelFacts, wanted: Sequence[Wanted], rng: np.random.Generator) -> list[Payload]:
+    """One variant for each that is wanted.  Raises FitError when the model cannot take the kind."""
     fitted = fit(kind, facts)
     slots = [_ready(slot, kind, fitted) for slot in fitted.slots]
-    size = max(fitted.most_bytes, 1)
-    n = max(min(most, budget_bytes // size), _FEWEST)
-    n = max(1, min(n, _MOST_POOL_BYTES // size))
-    lengths: list[int | None] = [None] * n
-    if kind.length is not None:
-        lengths = [int(length) for length in rng.permutation(quantile_lengths(kind.length.law, n))]
     pool: list[Payload] = []
     seen: set[tuple[bytes, ...]] = set()
-    for length in lengths:
+    for one in wanted:
         for _ in range(_TRIES):
-            payload = Payload(tuple(_tensor(slot, length, rng) for slot in slots), length, fitted.items)
+            payload = Payload(
+                tuple(_tensor(slot, one.length, rng) for slot in slots), one.length, fitted.items
+            )
             if (mark := tuple(tensor.data for tensor in payload.tensors)) not in seen:
                 break
         seen.add(mark)

@@ -106,10 +106,13 @@ class Rows:
              "bytes_out", "bytes_in", "outcome", "status", "detail")  # fmt: skip
 
     def __init__(self):
-        self.rows = []
+        self.rows, self.streams = [], []
 
     def append(self, *row):
         self.rows.append(dict(zip(self.NAMES, row, strict=True)))
+
+    def append_streamed(self, *row):
+        self.streams.append(row)
 
     def column(self, name):
         return np.array([row[name] for row in self.rows], dtype=np.int64)
@@ -133,8 +136,11 @@ async def play(loop, server, phases, *, cap=None, drop=False, timeout_ns=60 * S,
     rows = Rows()
     timeouts = timeout_ns if isinstance(timeout_ns, list) else [timeout_ns]
     plan = Plan(seed=0, kinds=tuple("kl"[: len(timeouts)]), phases=tuple(phases))
-    pools = [[Shot(Bytes(), 8, 1) for _ in range(4)] for _ in timeouts]
-    engine = Engine(plan, pools, timeouts, server, rows, loop, lambda: LoopPacer(loop, loop), Cap(cap, drop))
+    shots = [Shot(Bytes(), kind, 8, 1) for kind in range(len(timeouts)) for _ in range(4)]
+    picks = [(4 * phase.kind + phase.draw % 4).astype(np.int32) for phase in phases]
+    engine = Engine(
+        plan, shots, picks, timeouts, server, rows, loop, lambda: LoopPacer(loop, loop), Cap(cap, drop)
+    )
     server.receiver, server.origin_ns = engine, engine.origin_ns
     if meddle is not None:
         meddle(engine)

@@ -255,10 +255,11 @@ def test_lateness_does_not_add_up_in_real_time():
         loop = asyncio.get_running_loop()
         transport, rows = NullTransport(MONOTONIC), Rows()
         phase = open_phase(np.arange(4001) * 500e-6, 2.001)
-        shot = Shot(transport.prepare(Request("x", (), b"")), -1, 1)
+        shot = Shot(transport.prepare(Request("x", (), b"")), 0, -1, 1)
         engine = Engine(
             Plan(0, ("k",), (phase,)),
-            [[shot]],
+            [shot],
+            [np.zeros(len(phase.kind), np.int32)],
             [S],
             transport,
             rows,

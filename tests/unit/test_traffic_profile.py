@@ -12,6 +12,9 @@ from loadgen.traffic import profile as module
 from loadgen.traffic.profile import ProfileError, load_profile, parse_profile
 
 REFERENCE = module.__doc__.split("```yaml")[1].split("```")[0]
+SAMPLE = (
+    Path(__file__).parents[1] / "fixtures/profile-1.yaml"
+).read_text()  # what is refused is a change of this
 SMALL = """\
 name: small
 kinds:
@@ -31,7 +34,7 @@ def refused(text, name="p.yaml"):
     return lines
 
 
-def changed(old, new, text=REFERENCE):
+def changed(old, new, text=SAMPLE):
     assert text.count(old) >= 1
     return text.replace(old, new, 1)
 
@@ -39,6 +42,12 @@ def changed(old, new, text=REFERENCE):
 def test_the_reference_is_itself_a_profile():
     profile = parse_profile(REFERENCE, "r.yaml")
     short, other = profile.kinds["short"], profile.kinds["other"]
+    assert other.output.law == 64
+    assert [(p.in_, p.out, p.weight) for p in profile.kinds["pairs"].lengths] == [
+        (1000, 20, 3.0),
+        (50, 400, 1.0),
+    ]
+    assert (short.cancel.share, short.cancel.after_ns) == (0.1, 500 * 10**6)
     assert (short.name, short.model, short.version, short.weight, short.batch) == (
         "short",
         "minilm",
