@@ -69,7 +69,7 @@ def columns_of(run: Run) -> Columns:
             elif name == "detail":
                 part = _detail(values, texts)
             else:
-                part = values.fill_null(NEVER).to_numpy(zero_copy_only=False)
+                part = _filled(values)
             column[at : at + len(batch)] = part
         at += len(batch)
     _sort(found)
@@ -79,8 +79,21 @@ def columns_of(run: Run) -> Columns:
 def _places(coded: Any, places: dict[str, int], otherwise: int) -> Ints:
     """A dictionary column's codes turned into our numbers, without a string a row."""
     numbers = [places.get(text, otherwise) for text in coded.dictionary.to_pylist()]
-    codes = coded.indices.fill_null(len(numbers)).to_numpy(zero_copy_only=False)
-    found: Ints = np.array([*numbers, otherwise], dtype=np.int64)[codes]
+    found: Ints = np.array([*numbers, otherwise], dtype=np.int64)[_filled(coded.indices, len(numbers))]
+    return found
+
+
+def _filled(values: Any, null: int = NEVER) -> Ints:
+    """Whole numbers with `null` where there are none.
+
+    By hand: Arrow's own fill_null imports all its compute functions, 50 ms of each run's report.
+    """
+    bits, data = values.buffers()
+    part = slice(values.offset, values.offset + len(values))
+    found = np.frombuffer(data, values.type.to_pandas_dtype())[part]
+    if values.null_count:
+        valid = np.unpackbits(np.frombuffer(bits, np.uint8), count=part.stop, bitorder="little")[part]
+        found = np.where(valid, found, found.dtype.type(null))
     return found
 
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from loadgen.cli.progress import Progress
+from loadgen.cli.quick import numpy_without_threads
 from loadgen.records import LoadgenError
 from loadgen.target import parse_target
 from loadgen.units import UnitError, parse_duration
@@ -73,6 +74,7 @@ def run(
 
     Example: loadgen run traffic_profiles/steady.yaml --target grpc://127.0.0.1:8001
     """
+    numpy_without_threads()
     from loadgen.connect.options import ConnectOptions, parse_headers
     from loadgen.lab.run import Order, measure, redact
     from loadgen.traffic.profile import load_profile

@@ -7,9 +7,11 @@ is used and `kind` says so.  This module must not know what is paced.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
+import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -43,25 +45,27 @@ class TimerFdPacer:
         self._spec = _ITimerSpec()
         self._spec_ref = ctypes.byref(self._spec)
         self._call: Callable[[], None] | None = None
+        self._at_ns = 0
         self._loop = loop
         loop.add_reader(self._fd, self._ready)
 
     def arm(self, at_ns: int, call: Callable[[], None]) -> None:
         """See seams.Pacer.  A time in the past fires on the loop's next turn."""
-        self._call = call
+        self._call, self._at_ns = call, at_ns
         value = self._spec.value
         value.sec, value.nsec = divmod(max(at_ns, 1), 1_000_000_000)  # 0 would disarm
         if self._settime(self._fd, _TFD_ABSTIME, self._spec_ref, None) != 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def _ready(self) -> None:
-        try:
-            os.read(self._fd, 8)
-        except BlockingIOError:
+        if time.monotonic_ns() < self._at_ns:
             return  # re-armed between the wake-up and this call
         call, self._call = self._call, None
         if call is not None:
             call()
+        if self._call is None:  # arming anew empties the descriptor, else it must be read
+            with contextlib.suppress(BlockingIOError):
+                os.read(self._fd, 8)
 
     def close(self) -> None:
         """Disarms and frees the descriptor."""

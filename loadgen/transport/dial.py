@@ -4,10 +4,11 @@ Proxies are never used: a load test must not measure one.  It must not know requ
 """
 
 import asyncio
+import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
 
 from loadgen.connect.words import reason
 from loadgen.records import LoadgenError, Outcome
@@ -255,6 +256,34 @@ class Dialer(Generic[LinkT]):
         self.opened += 1
         link.opened_ns = self.now_ns()
         return link
+
+
+def direct_write(transport: asyncio.BaseTransport) -> Callable[[bytes], None]:
+    """A connection's `write` that goes straight to the kernel: half a microsecond less than by the event loop.
+
+    What the kernel does not take at once, and everything after it, goes the usual way, so do errors and TLS.
+    """
+    usual = cast("asyncio.Transport", transport)
+    if transport.get_extra_info("ssl_object") is not None:
+        return usual.write
+    descriptor = transport.get_extra_info("socket").fileno()
+    closing, through_loop, to_kernel = usual.is_closing, usual.write, os.write
+    queued = False
+
+    def write(data: bytes) -> None:
+        nonlocal queued
+        if queued or closing():  # a closed connection's descriptor may be another's by now
+            through_loop(data)
+            return
+        try:
+            taken = to_kernel(descriptor, data)
+        except OSError:  # the kernel takes nothing now, or the connection broke: the loop finds out which
+            taken = 0
+        if taken < len(data):
+            queued = True
+            through_loop(data[taken:])
+
+    return write
 
 
 def no_delay(transport: asyncio.BaseTransport) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from loadgen.records import Outcome
-from loadgen.transport.dial import Link, no_delay
+from loadgen.transport.dial import Link, direct_write, no_delay
 from loadgen.wire.errors import ProtocolError
 from loadgen.wire.h2 import H2Connection
 from loadgen.wire.h2_frames import Reset, Stream, goodbye
@@ -40,7 +40,7 @@ class Connection(Link):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         no_delay(transport)
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
-        self.write = self.transport.write
+        self.write = direct_write(transport)
         self._owner.made(self)
         self.write(self.h2.greeting())
 

@@ -12,7 +12,7 @@ from typing import cast
 from loadgen.records import Outcome, Request
 from loadgen.seams import Clock, Receiver
 from loadgen.target import Target
-from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Link, no_delay
+from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Link, direct_write, no_delay
 from loadgen.transport.outcomes import http_outcome
 from loadgen.units import show_ns
 from loadgen.wire.errors import ProtocolError
@@ -64,7 +64,7 @@ class _Connection(Link):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         no_delay(transport)
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
-        self.write = self.transport.write
+        self.write = direct_write(transport)
         self._owner.made(self)
 
     def data_received(self, data: bytes) -> None:

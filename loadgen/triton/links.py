@@ -4,6 +4,7 @@ Every link gives the same JSON forms (ints as ints), so nothing above can tell w
 Links must not know what the answers mean, nor repeat or wait for anything.
 """
 
+import asyncio
 import json
 import os
 from contextlib import suppress
@@ -14,15 +15,16 @@ from urllib.parse import quote
 from loadgen.connect.options import ConnectOptions
 from loadgen.connect.probe import diagnose
 from loadgen.connect.words import lasting, plain_words, reason
-from loadgen.records import LoadgenError
+from loadgen.records import LoadgenError, Request
 from loadgen.target import Target
+from loadgen.wire.errors import ProtocolError
+from loadgen.wire.http1 import Heads, ResponseReader, encode_request
 
 if TYPE_CHECKING:
     import ssl
 
-    import aiohttp
-
 _OK = 200
+_PIECE = 2**18
 
 
 class NoServerError(LoadgenError):
@@ -64,7 +66,7 @@ def no_agreement(target: Target, why: str) -> LoadgenError:
 
 
 class HttpLink:
-    """Its own session, straight to the target: no proxy and no settings from the environment."""
+    """On the wire's own framing, a connection a question: no proxy and no settings from the environment."""
 
     def __init__(self, target: Target, options: ConnectOptions, *, timeout_s: float) -> None:
         self._target = target
@@ -72,7 +74,6 @@ class HttpLink:
         self._timeout_s = timeout_s
         self._headers = options.headers_for(target)
         self._tls: ssl.SSLContext | None = options.tls_for(target)
-        self._session: aiohttp.ClientSession | None = None
 
     async def live(self) -> bool:
         return (await self._send("GET", "/v2/health/live"))[0] == _OK
@@ -108,9 +109,7 @@ class HttpLink:
         await self._json("POST", f"/v2/repository/models/{quote(model, safe='')}/unload", {})
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        """Nothing is kept open: each question has its own connection."""
 
     async def _json(self, method: str, path: str, body: Any = None, timeout_s: float | None = None) -> Any:
         status, text = await self._send(method, path, body, timeout_s)
@@ -128,51 +127,57 @@ class HttpLink:
     async def _send(
         self, method: str, path: str, body: Any = None, timeout_s: float | None = None
     ) -> tuple[int, str]:
-        import aiohttp
-        from yarl import URL
-
-        if self._session is None:
-            self._session = aiohttp.ClientSession(trust_env=False, cookie_jar=aiohttp.DummyCookieJar())
-        scheme = "https" if self._target.tls else "http"
-        url = URL(f"{scheme}://{self._target.authority}{self._target.base_path}{path}", encoded=True)
         limit_s = timeout_s or self._timeout_s
+        data = b"" if body is None else json.dumps(body).encode()
+        kind = () if body is None else (("Content-Type", "application/json"),)
+        request = Request(path, kind, data, method)
+        message = encode_request(request, self._target.authority, self._target.base_path, self._headers)
+        connected = False
         try:
-            async with self._session.request(
-                method,
-                url,
-                json=body,
-                headers=self._headers,
-                ssl=self._tls or True,
-                allow_redirects=False,
-                timeout=aiohttp.ClientTimeout(total=limit_s),
-            ) as answer:
-                return answer.status, await answer.text(errors="replace")
+            async with asyncio.timeout(limit_s):
+                reader, writer = await asyncio.open_connection(
+                    self._target.host, self._target.port, ssl=self._tls
+                )
+                connected = True
+                try:
+                    writer.write(message)
+                    return await _reply(reader)
+                finally:
+                    writer.transport.abort()
         except TimeoutError:
             raise no_server(self._target, f"no answer within {limit_s:g} s") from None
-        except (aiohttp.ClientError, OSError) as why:
-            raise await self._failure(why) from None
+        except (ProtocolError, OSError, EOFError) as why:
+            raise await self._failure(why, connected=connected) from None
 
-    async def _failure(self, why: Exception) -> LoadgenError:
-        import aiohttp
-
-        cause: BaseException = why
-        if isinstance(why, aiohttp.ClientConnectorCertificateError):
-            cause = why.certificate_error
-        elif isinstance(why, aiohttp.ClientConnectorError):
-            cause = why.os_error
-        if lasting(cause):
-            return no_agreement(self._target, reason(cause, self._target, 0)[1])
-        if cause is why or isinstance(cause, ConnectionError):  # it was there, and broke off
+    async def _failure(self, why: Exception, *, connected: bool) -> LoadgenError:
+        """In words: no connection, no TLS, no HTTP."""
+        if lasting(why):
+            return no_agreement(self._target, reason(why, self._target, 0)[1])
+        if connected or isinstance(why, ConnectionError):  # it was there, and broke off
             told = await diagnose(self._target, self._options)
             if told is not None:
                 return no_agreement(self._target, told)
-        if cause is why:
+        if connected:
             hint = "it is no HTTP server (is this the gRPC port?)"
             return no_server(self._target, f"{plain_words(str(why)) or type(why).__name__}, {hint}")
         # asyncio's own text for a refused connection ("Connect call failed (...)") says less than errno.
-        number = why.os_error.errno if isinstance(why, aiohttp.ClientConnectorError) else None
-        told = os.strerror(number) if number and number > 0 else reason(cause, self._target, 0)[1]
+        number = why.errno if isinstance(why, OSError) else None
+        told = os.strerror(number) if number and number > 0 else reason(why, self._target, 0)[1]
         return no_server(self._target, plain_words(told))
+
+
+async def _reply(reader: asyncio.StreamReader) -> tuple[int, str]:
+    """Status and body of the one reply of a connection.  Raises ProtocolError, EOFError, OSError."""
+    parser = ResponseReader(Heads())
+    parser.reset(keep_body=True)
+    whole = False
+    while not whole:
+        data = await reader.read(_PIECE)
+        whole = parser.feed(data) if data else parser.eof()
+        if not data and not whole:
+            raise EOFError("the server closed the connection before its answer was whole")
+    assert parser.head is not None  # noqa: S101 - a whole reply has one
+    return parser.head.status, parser.body.decode("utf-8", "replace")
 
 
 def _path(model: str, version: str) -> str:

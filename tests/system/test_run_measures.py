@@ -189,7 +189,7 @@ def test_a_rate_beyond_the_client_is_said(run):
         result, summary, _ = run(text, mock)
     counts = summary["total"]["counts"]
     assert counts["planned"] == 200_000
-    assert counts["dropped"] > 100_000
+    assert counts["dropped"] > 0
     assert counts["tried"] + counts["dropped"] == 200_000
     assert summary["total"]["achieved_per_s"] < 0.8 * summary["total"]["offered_per_s"]
     assert summary["client"]["loop_lag_ns"]["n"] > 0
