@@ -130,6 +130,7 @@ class Request:
     `reader` makes the reader of a streamed answer; None: the answer is read whole, by its framing.
     `judge`, for HTTP servers of any kind, is asked (status, headers, body) whether an answer is a success:
     None, or the words of the failure; None leaves it to the status.
+    `slot` (start, stop) in the body are bytes that each sending may replace by as many others.
     """
 
     path: str
@@ -138,6 +139,7 @@ class Request:
     method: str = "POST"
     reader: Callable[[], AnswerReader] | None = None
     judge: Callable[[int, Mapping[str, str], bytes], str | None] | None = None
+    slot: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from typing import Protocol, Self, TypeVar
 
 from loadgen.records import AnswerReader, Outcome, Request, Streamed
 
@@ -32,6 +32,9 @@ class Prepared(Protocol):
     @property
     def bytes_out(self) -> int:
         """Bytes that go on the wire for one sending of it."""
+
+    def patched(self, piece: bytes) -> Self:
+        """The same request with other bytes in its slot (records.Request); ValueError unless they fit."""
 
 
 PreparedT = TypeVar("PreparedT", bound=Prepared)

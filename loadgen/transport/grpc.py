@@ -9,10 +9,11 @@ import ssl
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 
-from loadgen.records import LoadgenError, Outcome, Request
+from loadgen.records import LoadgenError, Outcome, Request, Streamed
 from loadgen.seams import Clock, Receiver
 from loadgen.target import Target
 from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer
+from loadgen.transport.grpc_answer import Answer
 from loadgen.transport.grpc_connection import Connection
 from loadgen.transport.outcomes import grpc_outcome
 from loadgen.units import show_bytes, show_ns
@@ -32,6 +33,9 @@ from loadgen.wire.hpack_lite import Blocks, encode_call
 MESSAGE_LIMIT = 2**31 - 1
 TRIES = 5  # times that a server may refuse a stream unprocessed before we believe it
 _ENHANCE_YOUR_CALM = 11
+_TRAILERS_LATE = (
+    256  # answers that end before a connection breaks off the oldest call that never got its trailers
+)
 _BATCH = 16  # calls sent while answers are read leave together, at most this many
 
 
@@ -42,8 +46,6 @@ class GrpcTransport:
     server had not processed, sent once more), conn_waits (calls that no open connection could take at once),
     waiting, in_flight.
     """
-
-    on_body: Callable[[int, bytes], None] | None
 
     def __init__(
         self,
@@ -57,7 +59,9 @@ class GrpcTransport:
         self._target = target
         self._headers = tuple(headers)
         self.now_ns = clock.now_ns
-        self.on_body = None
+        self._on_body: Callable[[int, bytes], None] | None = None
+        self._streams = False  # some request has a reader
+        self._keeps = False  # answers are looked at: one question a call on the hot path
         self.blocks = Blocks()
         self._call_blocks: dict[tuple[str, tuple[tuple[str, str], ...]], bytes] = {}
         self.flying: dict[int, Stream] = {}
@@ -73,6 +77,16 @@ class GrpcTransport:
         self._closed = False
         self._all_gone: asyncio.Future[None] | None = None
         self.reconnects = self.resent = self.conn_waits = 0
+
+    @property
+    def on_body(self) -> Callable[[int, bytes], None] | None:
+        """Who is given the message of each successful unary answer."""
+        return self._on_body
+
+    @on_body.setter
+    def on_body(self, call: Callable[[int, bytes], None] | None) -> None:
+        self._on_body = call
+        self._keeps = self._streams or call is not None
 
     @property
     def connections_opened(self) -> int:
@@ -101,7 +115,9 @@ class GrpcTransport:
             metadata = (*request.headers, *self._headers)
             block = encode_call(path, self._target.authority, tls=self._target.tls, metadata=metadata)
             self._call_blocks[key] = block
-        return Call(block, request.body)
+        if request.reader is not None:
+            self._streams = self._keeps = True
+        return Call(block, request.body, request.reader, request.slot)
 
     async def open(self, receiver: Receiver, connections: int) -> None:
         """Opens up to that many connections, at least one.
@@ -109,7 +125,7 @@ class GrpcTransport:
         Called again it opens only those that are missing, and `receiver` takes over.  Raises LoadgenError
         when no server answers.
         """
-        self.on_reply = receiver.on_reply
+        self._receiver, self.on_reply = receiver, receiver.on_reply
         self._loop = asyncio.get_running_loop()
         if not self._links:
             await self.dialer.first()
@@ -119,8 +135,8 @@ class GrpcTransport:
 
     def send(self, token: int, prepared: Call) -> None:
         stream = Stream(token, prepared)
-        if self.on_body is not None:
-            stream.body = []
+        if self._keeps:
+            self._keep(stream)
         link = next(self._turn, None)
         if link is not None and not self.queue:
             h2 = link.h2
@@ -139,12 +155,17 @@ class GrpcTransport:
                 return
         self._send_slowly(stream)
 
+    def _keep(self, stream: Stream) -> None:
+        reader = stream.call.reader
+        if reader is not None:
+            stream.body = Answer(stream, reader())
+        elif self._on_body is not None:
+            stream.body = []
+
     def _send_slowly(self, stream: Stream) -> None:
         if self._closed:
             now = self.now_ns()
-            self._loop.call_soon(
-                self.on_reply, stream.token, 0, 0, now, Outcome.CLIENT, 0, 0, "the transport is closed"
-            )
+            self._loop.call_soon(self._unsent, stream, now, Outcome.CLIENT, "the transport is closed")
             return
         self.queue[stream.token] = stream
         self.serve()
@@ -178,26 +199,49 @@ class GrpcTransport:
 
     def ended(self, stream: Stream, now: int, farewell: str) -> None:
         """Anything but a plain success: what it is called, and whether it may be sent again."""
-        end = stream.end
+        end, body = stream.end, stream.body
+        if self.flying.get(stream.token) is not stream:  # its answer was over before its trailers came
+            return
+        if isinstance(body, Answer) and body.over():
+            self._over(stream, body, now)
+            return
         if isinstance(end, Reset):
             self._reset(stream, now, end, farewell)
             return
+        if isinstance(body, Answer):
+            outcome, status, words = grpc_outcome(end, got_data=True)
+            if outcome is Outcome.OK:
+                outcome, words = body.end()
+            self.tell(stream, now, outcome, status, words)
+            return
         outcome, status, words = grpc_outcome(end, got_data=stream.bytes_in > 0)
-        if outcome is Outcome.OK and stream.body is not None and self.on_body is not None:
+        if outcome is Outcome.OK and body is not None and self._on_body is not None:
             try:
                 message = stream.message()
             except ProtocolError as why:
                 outcome, words = Outcome.PROTOCOL, str(why)
             else:
-                self.on_body(stream.token, message)
+                self._on_body(stream.token, message)
         self.tell(stream, now, outcome, status, words)
+
+    def _over(self, stream: Stream, answer: Answer, now: int) -> None:
+        """A streamed answer's own end came; its trailers may still be on their way."""
+        outcome, words = answer.end()
+        self.tell(stream, now, outcome, 0, words)
+        link: Connection = stream.link
+        if stream.id in link.h2.streams:
+            link.trailing.append(stream)
+            if len(link.trailing) > _TRAILERS_LATE:
+                link.h2.cancel(
+                    link.trailing.popleft()
+                )  # of nearly all the trailers have come: then it is nothing
 
     def _reset(self, stream: Stream, now: int, end: Reset, farewell: str) -> None:
         untouched = end is UNPROCESSED or (end.code == REFUSED_STREAM and not stream.first_ns)
         if untouched and stream.tries < TRIES:
             again = Stream(stream.token, stream.call)
             again.sent_ns, again.tries = stream.sent_ns, stream.tries + 1
-            again.body = None if stream.body is None else []
+            self._keep(again)
             del self.flying[stream.token]
             self.queue[stream.token] = again
             self.queue.move_to_end(stream.token, last=False)
@@ -213,10 +257,23 @@ class GrpcTransport:
 
     def tell(self, stream: Stream, now: int, outcome: Outcome, status: int, words: str | None) -> None:
         """The call is over."""
-        if self.flying.pop(stream.token, None) is not None:
-            self.on_reply(
-                stream.token, stream.sent_ns, stream.first_ns, now, outcome, status, stream.bytes_in, words
-            )
+        if self.flying.get(stream.token) is not stream:
+            return
+        del self.flying[stream.token]
+        if isinstance(stream.body, Answer):
+            streamed = stream.body.reader.streamed()
+            if outcome is not Outcome.OK:
+                words = f"{words} (answers so far: {len(streamed.chunk_ns)})"
+            self._receiver.on_streamed(stream.token, stream.sent_ns, outcome, streamed)
+        self.on_reply(
+            stream.token, stream.sent_ns, stream.first_ns, now, outcome, status, stream.bytes_in, words
+        )
+
+    def _unsent(self, stream: Stream, now: int, outcome: Outcome, words: str) -> None:
+        """The call is over before any connection took it (again)."""
+        if stream.call.reader is not None:
+            self._receiver.on_streamed(stream.token, stream.sent_ns, outcome, Streamed())
+        self.on_reply(stream.token, stream.sent_ns, 0, now, outcome, 0, 0, words)
 
     def cancel(self, token: int, outcome: Outcome) -> None:
         """Resets the call's stream."""
@@ -243,7 +300,7 @@ class GrpcTransport:
         elif token in self.queue:
             stream = self.queue.pop(token)
             outcome, words = self.dialer.given_up(outcome, "given up before any connection had room")
-            self.on_reply(token, stream.sent_ns, 0, now, outcome, 0, 0, words)
+            self._unsent(stream, now, outcome, words)
 
     def made(self, link: Connection) -> None:
         """A connection exists (it may not be open yet)."""
@@ -274,8 +331,8 @@ class GrpcTransport:
         for _ in range(len(self.queue) - self.dialer.opening * self._room):
             if not self.queue:
                 break
-            token, stream = self.queue.popitem(last=False)
-            self.on_reply(token, stream.sent_ns, 0, self.now_ns(), outcome, 0, 0, words)
+            _, stream = self.queue.popitem(last=False)
+            self._unsent(stream, self.now_ns(), outcome, words)
 
     def forget(self, link: Connection) -> None:
         """A connection is no more."""

@@ -4,6 +4,7 @@ It must not know which connection a call is best sent on, nor what becomes of on
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
@@ -21,7 +22,8 @@ _OK = Outcome.OK
 
 
 class Connection(Link):
-    __slots__ = ("_now", "_owner", "corked", "gone", "h2", "proven", "transport", "unsent", "write")
+    __slots__ = ("_now", "_owner", "corked", "gone", "h2", "now", "proven", "trailing", "transport", "unsent",
+                 "write")  # fmt: skip
 
     transport: asyncio.Transport
     write: Callable[[bytes], None]
@@ -36,6 +38,8 @@ class Connection(Link):
         self.proven = False  # it has answered a call, however
         self.corked = False  # what is sent now goes to h2.out, and into `unsent`: it has no sent_ns yet
         self.unsent: list[Stream] = []
+        self.now = 0  # when what is being read came
+        self.trailing: deque[Stream] = deque()  # whose answer has ended and whose trailers may be to come
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         no_delay(transport)
@@ -45,7 +49,7 @@ class Connection(Link):
         self.write(self.h2.greeting())
 
     def data_received(self, data: bytes) -> None:
-        now = self._now()
+        now = self.now = self._now()
         owner = self._owner
         h2 = self.h2
         try:

@@ -17,18 +17,24 @@ from loadgen.transport.outcomes import http_outcome
 from loadgen.units import show_ns
 from loadgen.wire.errors import ProtocolError
 from loadgen.wire.http1 import Heads, ResponseReader, encode_request, failure_words, head_fields
+from loadgen.wire.slot import put
 
 Entity = tuple[dict[str, str], bytes]  # header fields (names in lower case), body
 
 
 class PreparedHttp:
-    """Head and body as they go on the wire."""
+    """Head and body as they go on the wire; `slot` in them may be patched."""
 
-    __slots__ = ("bytes_out", "data")
+    __slots__ = ("bytes_out", "data", "slot")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, slot: tuple[int, int] | None = None) -> None:
         self.data = data
         self.bytes_out = len(data)
+        self.slot = slot
+
+    def patched(self, piece: bytes) -> "PreparedHttp":
+        """The same request with other bytes in its slot.  Raises ValueError unless they are as many."""
+        return PreparedHttp(put(self.data, piece, self.slot), self.slot)
 
 
 _NOTHING = PreparedHttp(b"")
@@ -258,9 +264,11 @@ class HttpTransport:
 
     def prepare(self, request: Request) -> PreparedHttp:
         """Raises LoadgenError for a path or header that cannot be sent."""
-        return PreparedHttp(
-            encode_request(request, self._target.authority, self._target.base_path, self._headers)
-        )
+        data = encode_request(request, self._target.authority, self._target.base_path, self._headers)
+        if request.slot is None:
+            return PreparedHttp(data)
+        at = len(data) - len(request.body)
+        return PreparedHttp(data, (request.slot[0] + at, request.slot[1] + at))
 
     async def open(self, receiver: Receiver, connections: int) -> None:
         """Opens up to that many connections, at least one.

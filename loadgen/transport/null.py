@@ -14,6 +14,10 @@ class PreparedNull:
     def __init__(self, bytes_out: int) -> None:
         self.bytes_out = bytes_out
 
+    def patched(self, piece: bytes) -> "PreparedNull":  # noqa: ARG002 - nothing is read
+        """See seams.Prepared."""
+        return self
+
 
 class NullTransport:
     """Every request succeeds in the loop's next round."""

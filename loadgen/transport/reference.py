@@ -10,10 +10,11 @@ gRPC holds back while a connection has no stream left (they count as sent).
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, Protocol
 
 from loadgen.connect.options import ConnectOptions
-from loadgen.records import Outcome, Request
+from loadgen.records import LoadgenError, Outcome, Request
 from loadgen.seams import Clock, Receiver
 from loadgen.target import Target
 from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Link
@@ -21,6 +22,7 @@ from loadgen.transport.reference_grpc import GrpcCarrier
 from loadgen.transport.reference_http import HttpCarrier
 from loadgen.transport.reference_parts import Ended, Flight, PreparedReference
 from loadgen.units import show_ns
+from loadgen.wire.slot import put
 
 
 class _Carrier(Protocol):
@@ -97,7 +99,13 @@ class ReferenceTransport:
 
     def prepare(self, request: Request) -> PreparedReference:
         """Raises LoadgenError for what cannot be sent."""
-        return self._carrier.prepare(request)
+        if request.reader is not None:
+            raise LoadgenError("the reference transport reads no streamed answers; use the wire transport")
+        prepared = self._carrier.prepare(request)
+        prepared.patched = lambda piece: self.prepare(
+            replace(request, body=put(request.body, piece, request.slot))
+        )
+        return prepared
 
     async def open(self, receiver: Receiver, connections: int) -> None:
         """Proves that a server answers, in the words of the wire transports.  Raises LoadgenError."""

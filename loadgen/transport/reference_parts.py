@@ -6,12 +6,15 @@ from loadgen.records import Outcome
 
 if TYPE_CHECKING:
     import asyncio
+    from collections.abc import Callable
 
 
 class PreparedReference:
     """A request in the library's own terms."""
 
-    __slots__ = ("bytes_out", "request")
+    __slots__ = ("bytes_out", "patched", "request")
+
+    patched: "Callable[[bytes], PreparedReference]"  # see seams.Prepared
 
     def __init__(self, request: Any, bytes_out: int) -> None:
         self.request = request

@@ -1,10 +1,13 @@
 """The pieces of HTTP/2 that a gRPC client handles: frames, a call's bytes, a stream.  It must not know windows."""
 
+from collections.abc import Callable
 from struct import Struct
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
+from loadgen.records import AnswerReader
 from loadgen.wire.errors import ProtocolError, one_line
 from loadgen.wire.hpack_lite import ACCEPTED, Trailers
+from loadgen.wire.slot import put
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
     range(10)
@@ -45,18 +48,34 @@ def error_name(code: int) -> str:
 
 
 class Call:
-    """A call's bytes, framed but for its stream id."""
+    """A call's bytes, framed but for its stream id; `slot` in the message may be patched."""
 
-    __slots__ = ("block", "body", "bytes_out", "first", "joint", "size")
+    __slots__ = ("block", "body", "bytes_out", "first", "joint", "reader", "size", "slot")
 
-    def __init__(self, block: bytes, message: bytes) -> None:
+    def __init__(
+        self,
+        block: bytes,
+        message: bytes,
+        reader: Callable[[], AnswerReader] | None = None,
+        slot: tuple[int, int] | None = None,
+    ) -> None:
         self.block = block
+        self.reader = reader
+        self.slot = None if slot is None else (slot[0] + 5, slot[1] + 5)  # behind the message's prefix
         self.body = b"\0" + WORD.pack(len(message)) + message
         self.size = len(self.body)
         # the fast way: first + id + joint + id + body; only for what fits one frame each
         self.first = HEAD.pack((len(block) & 0xFFFFFF) << 8 | HEADERS, END_HEADERS, 0)[:5]
         self.joint = block + HEAD.pack((self.size & 0xFFFFFF) << 8 | DATA, END_STREAM, 0)[:5]
         self.bytes_out = len(block) + self.size + 18
+
+    def patched(self, piece: bytes) -> "Call":
+        """The same call with other bytes in its slot.  Raises ValueError unless they are as many."""
+        other = Call.__new__(Call)
+        other.block, other.first, other.joint, other.reader = self.block, self.first, self.joint, self.reader
+        other.size, other.bytes_out, other.slot = self.size, self.bytes_out, self.slot
+        other.body = put(self.body, piece, self.slot)
+        return other
 
 
 class Reset:
@@ -70,6 +89,12 @@ class Reset:
 
 UNPROCESSED = Reset(-1)  # GOAWAY told that the peer never looked at the stream
 End = Trailers | Reset
+
+
+class Body(Protocol):
+    """Takes the DATA of an answer: a list that keeps it, or a reader of messages."""
+
+    def append(self, data: bytes, /) -> None: ...
 
 
 class Stream:
@@ -92,11 +117,11 @@ class Stream:
         self.granted = 0  # of bytes_in, what the peer got its window back for
         self.tries = 0
         self.end: End = ACCEPTED
-        self.body: list[bytes] | None = None
+        self.body: Body | None = None
 
     def message(self) -> bytes:
         """The one message of a unary answer.  Raises ProtocolError; only for a stream whose body was kept."""
-        whole = b"".join(self.body or ())
+        whole = b"".join(self.body) if isinstance(self.body, list) else b""
         if len(whole) < 5 or len(whole) != 5 + int.from_bytes(whole[1:5], "big"):  # noqa: PLR2004 - the prefix
             raise ProtocolError(f"the answer is not one gRPC message ({len(whole)} bytes of data)")
         if whole[0]:

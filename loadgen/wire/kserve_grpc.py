@@ -1,58 +1,43 @@
 """KServe v2 inference over gRPC: tensors to a ModelInferRequest message by hand, a ModelInferResponse to tensors.
 
-Protobuf's wire format is small enough to write: field number and kind, then a varint or a length and bytes.
-It must not know HTTP/2, connections or where tensors come from.
+Protobuf's wire format is small enough to write (wire/protobuf.py).  It must not know HTTP/2, connections or where tensors come from.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import numpy as np
 
 from loadgen.records import LoadgenError, Request, Tensor
 from loadgen.units import show_bytes
 from loadgen.wire.errors import ProtocolError
-from loadgen.wire.kserve_http import NUMPY, Parameter, checked, join_bytes
+from loadgen.wire.kserve_http import NUMPY, Parameter, SequenceId, checked, join_bytes
+from loadgen.wire.kserve_stream import ASK_FINAL, Known, StreamReader
+from loadgen.wire.protobuf import BYTES, FIXED64, as_bytes, field, fields, signed, text, varint, varints
 
 METHOD = "inference.GRPCInferenceService/ModelInfer"
+STREAM_METHOD = "inference.GRPCInferenceService/ModelStreamInfer"
 MESSAGE_LIMIT = 2**31 - 1  # protobuf's, and gRPC's length is the same
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_INT64 = range(-(2**63), 2**63)
+_INT64 = range(-(2**63), 2**63)  # no uint64_param: Triton takes none
 # InferTensorContents: field number of each datatype
 _CONTENTS = {"BOOL": 1, "INT8": 2, "INT16": 2, "INT32": 2, "INT64": 3, "UINT8": 4, "UINT16": 4, "UINT32": 4, "UINT64": 5,
              "FP32": 6, "FP64": 7, "BYTES": 8}  # fmt: skip
 
 
-def _varint(value: int) -> bytes:
-    value &= 2**64 - 1
-    out = bytearray()
-    while value > 127:  # noqa: PLR2004 - seven bits a byte
-        out.append(value & 127 | 128)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
-
-
-def _field(number: int, data: bytes) -> bytes:
-    return _varint(number << 3 | _BYTES) + _varint(len(data)) + data
-
-
-def _text(number: int, text: str) -> bytes:
-    return _field(number, text.encode()) if text else b""
-
-
 def _parameter(name: str, value: Parameter) -> bytes:
     if isinstance(value, bool):
-        told = _varint(1 << 3) + _varint(value)
+        told = varint(1 << 3) + varint(value)
     elif isinstance(value, int):
         if value not in _INT64:
             raise LoadgenError(f"parameter {name}: {value} is outside 64 bits")
-        told = _varint(2 << 3) + _varint(value)
+        told = varint(2 << 3) + varint(value)
     elif isinstance(value, float):
-        told = _varint(4 << 3 | _FIXED64) + struct.pack("<d", value)
+        told = varint(4 << 3 | FIXED64) + struct.pack("<d", value)
     else:
-        told = _field(3, value.encode())
-    return _field(1, name.encode()) + _field(2, told)
+        told = field(3, value.encode())
+    return field(1, name.encode()) + field(2, told)
 
 
 def infer_request(
@@ -63,93 +48,76 @@ def infer_request(
     request_id: str | None = None,
     parameters: Mapping[str, Parameter] | None = None,
     outputs: Sequence[str] | None = None,
+    sequence: SequenceId | None = None,
 ) -> Request:
-    """One inference; `outputs` None asks for all of them.  Raises LoadgenError above 2 GiB."""
-    parts = [_text(1, model), _text(2, version), _text(3, request_id or "")]
-    parts += [_field(4, _parameter(name, value)) for name, value in (parameters or {}).items()]
+    """One inference; `outputs` None asks for all of them.  Raises LoadgenError above 2 GiB.
+
+    `sequence`: the request belongs to one; its slot takes the `sequence_piece` of each sending, whose ids
+    are encoded in as many bytes as this one.
+    """
+    parts = [text(1, model), text(2, version), text(3, request_id or "")]
+    parts += [field(4, _parameter(name, value)) for name, value in (parameters or {}).items()]
     for tensor in tensors:
-        shape = b"".join(_varint(n) for n in tensor.shape)
-        packed = _field(3, shape) if shape else b""
-        parts.append(_field(5, _text(1, tensor.name) + _text(2, tensor.datatype) + packed))
-    parts += [_field(6, _text(1, name)) for name in outputs or ()]
+        shape = b"".join(varint(n) for n in tensor.shape)
+        packed = field(3, shape) if shape else b""
+        parts.append(field(5, text(1, tensor.name) + text(2, tensor.datatype) + packed))
+    parts += [field(6, text(1, name)) for name in outputs or ()]
     for tensor in tensors:
-        parts += [_varint(7 << 3 | _BYTES) + _varint(len(tensor.data)), tensor.data]
+        parts += [varint(7 << 3 | BYTES) + varint(len(tensor.data)), tensor.data]
+    slot = None
+    if sequence is not None:  # fields come in any order: these in the end
+        at = sum(map(len, parts))
+        parts.append(sequence_piece(sequence, start=True, end=True))
+        slot = at, at + len(parts[-1])
     size = sum(map(len, parts))
     if size > MESSAGE_LIMIT:
         raise LoadgenError(
             f"a request for model {model} has {show_bytes(size)} ({size} bytes): one gRPC message holds"
             f" at most 2 GiB ({MESSAGE_LIMIT} bytes); use a smaller batch or HTTP"
         )
-    return Request(METHOD, (), b"".join(parts))
+    return Request(METHOD, (), b"".join(parts), slot=slot)
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """(number, value) of each field; fixed ones as their bytes.  Raises ProtocolError."""
-    at = 0
-    while at < len(data):
-        key, at = _read_varint(data, at)
-        kind = key & 7
-        if kind == _VARINT:
-            value, at = _read_varint(data, at)
-            yield key >> 3, value
-            continue
-        if kind == _BYTES:
-            size, at = _read_varint(data, at)
-        elif kind in (_FIXED32, _FIXED64):
-            size = 4 if kind == _FIXED32 else 8
-        else:
-            raise ProtocolError(f"a protobuf field of unknown kind {kind}")
-        if at + size > len(data):
-            raise ProtocolError("a protobuf message that ends inside a field")
-        yield key >> 3, data[at : at + size]
-        at += size
+def stream_infer_request(
+    model: str,
+    version: str,
+    tensors: Sequence[Tensor],
+    *,
+    request_id: str | None = None,
+    parameters: Mapping[str, Parameter] | None = None,
+    outputs: Sequence[str] | None = None,
+    sequence: SequenceId | None = None,
+) -> Request:
+    """One inference on a stream of its own, answered any number of times: see `infer_request`."""
+    plain = infer_request(
+        model, version, tensors, request_id=request_id, parameters={**(parameters or {}), ASK_FINAL: True},
+        outputs=outputs, sequence=sequence,
+    )  # fmt: skip
+    known: Known = {}
+    return replace(plain, path=STREAM_METHOD, reader=partial(StreamReader, known))
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 70 and at < len(data):  # noqa: PLR2004 - ten bytes of seven bits
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        if byte < 128:  # noqa: PLR2004 - the last byte
-            return value & (2**64 - 1), at
-        shift += 7
-    raise ProtocolError("a broken protobuf varint")
+def sequence_piece(number: SequenceId, *, start: bool, end: bool) -> bytes:
+    """A sequence's parameters: equally long for all ids of `workload.sequences`, or texts of one length."""
+    return field(4, _parameter("sequence_id", number)) + _ENDS[start, end]
 
 
-def _varints(values: Iterable[int | bytes]) -> list[int]:
-    """Repeated varints, packed or not."""
-    out: list[int] = []
-    for value in values:
-        if isinstance(value, int):
-            out.append(value)
-            continue
-        at = 0
-        while at < len(value):
-            number, at = _read_varint(value, at)
-            out.append(number)
-    return out
-
-
-def _signed(value: int) -> int:
-    return value - 2**64 if value >= 2**63 else value
-
-
-def _bytes(value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        raise ProtocolError("a protobuf field of the wrong kind")
-    return value
+_ENDS = {
+    (start, end): field(4, _parameter("sequence_start", start)) + field(4, _parameter("sequence_end", end))
+    for start in (False, True)
+    for end in (False, True)
+}
 
 
 def read_infer_response(message: bytes) -> list[Tensor]:
     """The outputs of a ModelInferResponse, from raw or typed contents.  Raises ProtocolError."""
     heads: list[tuple[str, str, tuple[int, ...], bytes | None]] = []
     raw: list[bytes] = []
-    for number, value in _fields(message):
+    for number, value in fields(message):
         if number == 5:  # noqa: PLR2004 - outputs
-            heads.append(_output(_bytes(value)))
+            heads.append(_output(as_bytes(value)))
         elif number == 6:  # noqa: PLR2004 - raw_output_contents
-            raw.append(_bytes(value))
+            raw.append(as_bytes(value))
     if raw and len(raw) != len(heads):
         raise ProtocolError(f"{len(heads)} outputs, but {len(raw)} raw contents")
     tensors = []
@@ -163,30 +131,30 @@ def _output(data: bytes) -> tuple[str, str, tuple[int, ...], bytes | None]:
     name = datatype = ""
     shape: list[int | bytes] = []
     contents = None
-    for number, value in _fields(data):
+    for number, value in fields(data):
         if number == 1:
-            name = _bytes(value).decode("utf-8", "replace")
+            name = as_bytes(value).decode("utf-8", "replace")
         elif number == 2:  # noqa: PLR2004 - datatype
-            datatype = _bytes(value).decode("utf-8", "replace")
+            datatype = as_bytes(value).decode("utf-8", "replace")
         elif number == 3:  # noqa: PLR2004 - shape
             shape.append(value)
         elif number == 5:  # noqa: PLR2004 - contents
-            contents = _bytes(value)
-    return name, datatype, tuple(map(_signed, _varints(shape))), contents
+            contents = as_bytes(value)
+    return name, datatype, tuple(map(signed, varints(shape))), contents
 
 
 def _typed(name: str, datatype: str, contents: bytes) -> bytes:
     wanted = _CONTENTS.get(datatype)
     if wanted is None:
         raise ProtocolError(f"output {name}: {datatype} without raw contents")
-    values = [value for number, value in _fields(contents) if number == wanted]
+    values = [value for number, value in fields(contents) if number == wanted]
     if datatype == "BYTES":
-        return join_bytes([_bytes(value) for value in values])
+        return join_bytes([as_bytes(value) for value in values])
     if datatype in ("FP32", "FP64"):
-        return b"".join(_bytes(value) for value in values)  # packed or not: the same bytes
-    numbers = _varints(values)
+        return b"".join(as_bytes(value) for value in values)  # packed or not: the same bytes
+    numbers = varints(values)
     if not datatype.startswith("U"):
-        numbers = [_signed(number) for number in numbers]
+        numbers = [signed(number) for number in numbers]
     try:
         return np.array(numbers, dtype=NUMPY[datatype]).tobytes()
     except OverflowError:

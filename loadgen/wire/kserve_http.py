@@ -16,6 +16,8 @@ from loadgen.records import LoadgenError, Request, Tensor
 from loadgen.wire.errors import ProtocolError
 
 Parameter = bool | int | float | str
+SequenceId = int | str
+_PARAMETERS = b'{"parameters":{'
 HEAD_LENGTH = "Inference-Header-Content-Length"
 NUMPY = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
@@ -42,25 +44,46 @@ def infer_request(
     request_id: str | None = None,
     parameters: Mapping[str, Parameter] | None = None,
     outputs: Sequence[str] | None = None,
+    sequence: SequenceId | None = None,
 ) -> Request:
-    """One inference; `outputs` None asks for all of them.  Answers come in binary too."""
+    """One inference; `outputs` None asks for all of them.  Answers come in binary too.
+
+    `sequence`: the request belongs to one; its slot takes the `sequence_piece` of each sending, whose ids
+    are written in as many bytes as this one.
+    """
     head: dict[str, Any] = {} if request_id is None else {"id": request_id}
     told: dict[str, Parameter] = dict(parameters or {})
     if outputs is None:
         told["binary_data_output"] = True
     else:
         head["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
-    if told:
+    if told and sequence is None:
         head["parameters"] = told
     head["inputs"] = [
         {"name": t.name, "datatype": t.datatype, "shape": list(t.shape), "parameters": {"binary_data_size": len(t.data)}}
         for t in tensors
     ]  # fmt: skip
-    text = json.dumps(head, separators=(",", ":")).encode()
+    text = _dump(head)
+    slot = None
+    if sequence is not None:
+        piece, more = sequence_piece(sequence, start=True, end=True), _dump(told)[1:]
+        text = b"".join((_PARAMETERS, piece, b"," if told else b"", more, b",", text[1:]))
+        slot = len(_PARAMETERS), len(_PARAMETERS) + len(piece)
     headers = (("Content-Type", "application/octet-stream"), (HEAD_LENGTH, str(len(text))))
-    return Request(
-        model_path(model, version) + "/infer", headers, b"".join((text, *(t.data for t in tensors)))
-    )
+    body = b"".join((text, *(t.data for t in tensors)))
+    return Request(model_path(model, version) + "/infer", headers, body, slot=slot)
+
+
+def sequence_piece(number: SequenceId, *, start: bool, end: bool) -> bytes:
+    """A sequence's parameters: equally long for all ids of `workload.sequences`, or texts of one length."""
+    first, last = (
+        "true " if told else "false" for told in (start, end)
+    )  # a space between tokens means nothing
+    return f'"sequence_id":{json.dumps(number)},"sequence_start":{first},"sequence_end":{last}'.encode()
+
+
+def _dump(value: Mapping[str, Any]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()
 
 
 def read_infer_response(headers: Mapping[str, str], body: bytes) -> list[Tensor]:

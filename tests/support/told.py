@@ -23,6 +23,7 @@ class Reply(NamedTuple):
 class Told:
     def __init__(self, then=None):
         self.replies = []
+        self.streamed = {}  # token -> what came of a streamed answer
         self.then = then
         self.sending = False
         self._changed = asyncio.Event()
@@ -31,10 +32,19 @@ class Told:
         reply = Reply(*values)
         assert not self.sending, "told from within send"
         assert reply.token not in {r.token for r in self.replies[-500:]}, "told twice"
+        if reply.token in self.streamed:
+            assert self._before == (reply.token, reply.sent_ns, reply.outcome), "not right before the reply"
         self.replies.append(reply)
         self._changed.set()
         if self.then is not None:
             self.then(reply)
+
+    def on_streamed(self, token, sent_ns, outcome, streamed):
+        assert not self.sending, "told from within send"
+        assert token not in self.streamed, "told twice"
+        assert token not in {r.token for r in self.replies[-500:]}, "told after the reply"
+        self.streamed[token] = streamed
+        self._before = token, sent_ns, outcome
 
     def send(self, transport, token, prepared):
         self.sending = True
