@@ -238,7 +238,9 @@ def clients() -> Iterator[Client]:
     if "--workers" in run_options():
         yield Client("loadgen -w2", both, ("closed",), functools.partial(loadgen, options=("--workers", "2")))
     if "--realtime" in run_options():
-        yield Client("loadgen -rt", both, ("open",), functools.partial(loadgen, options=("--realtime",)))
+        yield Client(
+            "loadgen -rt", both, ("open", "closed"), functools.partial(loadgen, options=("--realtime",))
+        )
     if perf_analyzer_path():
         yield Client("perf_analyzer", both, loops, perf_analyzer)
     if shutil.which("wrk"):

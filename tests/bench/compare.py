@@ -77,19 +77,20 @@ def groups(*, quick: bool, can_capture: bool) -> list[tuple[Group, int]]:
     pair = ("loadgen", "perf_analyzer")
     both = ("http", "grpc")
     three, workers = (*pair, "wrk"), ("loadgen", "loadgen -w2")
+    wired = (*three, "loadgen -rt")
     if quick:
         todo = [(Group("triton", p, users=32, seconds=2, who=three), 2) for p in both]
         todo += [(Group("null", p, users=32, seconds=1.5, who=three), 1) for p in both]
         todo += [(Group("null", "grpc", users=128, seconds=1.5, who=workers), 1)]
-        wire = [Group("triton", p, users=32, seconds=1, captured=True, who=three) for p in both]
+        wire = [Group("triton", p, users=32, seconds=1, captured=True, who=wired) for p in both]
         lateness = [(Group("null", "http", rate=3000, seconds=2, captured=True), 1)]
     else:
-        todo = [(Group("triton", p, users=32, seconds=14), 5) for p in both]
+        todo = [(Group("triton", p, users=32, seconds=14, who=(*three, "loadgen -w2")), 5) for p in both]
         todo += [(Group("triton", p, users=u, seconds=2, who=pair), 5) for p in both for u in (1, 8)]
-        todo += [(Group("null", p, users=32, seconds=3), 5) for p in both]
+        todo += [(Group("null", p, users=32, seconds=3, who=(*three, "loadgen -w2")), 5) for p in both]
         todo += [(Group("null", "grpc", users=128, seconds=3, who=workers), 5)]
         wire = [
-            Group("triton", p, users=u, seconds=1.5, captured=True, who=three)
+            Group("triton", p, users=u, seconds=1.5, captured=True, who=wired)
             for p in both
             for u in (1, 8, 32)
         ]
