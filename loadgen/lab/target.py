@@ -51,18 +51,22 @@ async def read_models(
             "versions": list(facts.versions),
             "max_batch_size": facts.max_batch_size,
             "parameters": dict(facts.parameters),
+            "binary": facts.binary,
             "config": facts.config,
         }
     server = await control.server_metadata()
     return models, {**server, "server_ready": await control.server_ready(), "models": told}
 
 
-def encode_tensors(target: Target, model: str, version: str, tensors: Sequence[Tensor]) -> Request:
-    """An inference request in the target's protocol."""
+def encode_tensors(
+    target: Target, model: str, version: str, tensors: Sequence[Tensor], *, binary: bool = True
+) -> Request:
+    """An inference request in the target's protocol; `binary` is for HTTP (see ModelFacts)."""
     from loadgen.wire import kserve_grpc, kserve_http
 
-    codec = {"http": kserve_http.infer_request, "grpc": kserve_grpc.infer_request}[target.protocol]
-    return codec(model, version, tensors)
+    if target.protocol == "grpc":
+        return kserve_grpc.infer_request(model, version, tensors)
+    return kserve_http.infer_request(model, version, tensors, binary=binary)
 
 
 def most_variants(profile: TrafficProfile, models: Models) -> list[int]:
@@ -85,8 +89,9 @@ def make_shots(
     shots = []
     for place, kind in enumerate(profile.kinds.values()):
         rng = payloads.pool_rng(seed, kind.name)
-        for payload in payloads.build(kind, models[kind.model, kind.version], wanted[place], rng):
-            request = encode_tensors(target, kind.model, kind.version, payload.tensors)
+        facts = models[kind.model, kind.version]
+        for payload in payloads.build(kind, facts, wanted[place], rng):
+            request = encode_tensors(target, kind.model, kind.version, payload.tensors, binary=facts.binary)
             length = -1 if payload.length is None else payload.length
             shots.append(Shot(transport.prepare(request), place, length, payload.items))
     return shots

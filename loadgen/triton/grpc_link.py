@@ -53,6 +53,8 @@ class GrpcLink:
 
     async def index(self) -> list[dict[str, Any]]:
         rows = plain(await self._call("RepositoryIndex"))["models"]
+        for row in rows:
+            row["state"] = row["state"].removeprefix("State.")  # as MLServer writes READY
         return [{key: value for key, value in row.items() if value} for row in rows]
 
     async def load(self, model: str, config: str | None, timeout_s: float) -> None:

@@ -19,6 +19,7 @@ from loadgen.records import LoadgenError, Request
 from loadgen.target import Target
 from loadgen.wire.errors import ProtocolError
 from loadgen.wire.http1 import Heads, ResponseReader, encode_request
+from loadgen.wire.kserve_http import model_path
 
 if TYPE_CHECKING:
     import ssl
@@ -181,8 +182,7 @@ async def _reply(reader: asyncio.StreamReader) -> tuple[int, str]:
 
 
 def _path(model: str, version: str) -> str:
-    base = f"/v2/models/{quote(model, safe='')}"
-    return f"{base}/versions/{quote(version, safe='')}" if version else base
+    return f"/{model_path(model, version)}"
 
 
 def _dict(answer: Any) -> dict[str, Any]:
