@@ -112,6 +112,10 @@ class HttpLink:
     async def close(self) -> None:
         """Nothing is kept open: each question has its own connection."""
 
+    async def get(self, path: str) -> tuple[int, str]:
+        """Status and text of any path below the target's own, percent-encoded and with a leading slash."""
+        return await self._send("GET", path)
+
     async def _json(self, method: str, path: str, body: Any = None, timeout_s: float | None = None) -> Any:
         status, text = await self._send(method, path, body, timeout_s)
         if status == _OK:

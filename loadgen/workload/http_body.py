@@ -27,7 +27,7 @@ VARIANTS = 512
 _FEWEST = 8
 _POOL_BYTES = 64 * 2**20
 _MOST_FILE_BYTES = 2**28
-_PATH_SAFE = "/?&=%:@!$'()*+,;~-._"  # what is escaped already, or may stand as it is
+PATH_SAFE = "/?&=%:@!$'()*+,;~-._"  # what is escaped already, or may stand as it is
 _Item = TypeVar("_Item")
 _FormPart = tuple[
     str, str | None, bytes
@@ -57,9 +57,7 @@ def build(
         headers = [(name, _text(value, values)) for name, value in http.headers.items()]
         if media_type and not any(name.lower() == "content-type" for name, _ in headers):
             headers.insert(0, ("Content-Type", media_type))
-        path = _text(
-            http.path, values, literal=partial(quote, safe=_PATH_SAFE), value=partial(quote, safe="")
-        )
+        path = _text(http.path, values, literal=partial(quote, safe=PATH_SAFE), value=partial(quote, safe=""))
         request = Request(path, tuple(headers), body, http.method, judge=judge)
         messages.append(Message(request, lengths.length, items))
     return messages

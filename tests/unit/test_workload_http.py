@@ -15,8 +15,10 @@ from loadgen.workload.http_answer import judge_of
 from loadgen.workload.http_body import build, most_variants
 from loadgen.workload.words import text_of_bytes, words
 
+ONE = (Wanted(None),)
 
-def made(wanted=(Wanted(None),), folder=Path(), seed=1, **http):
+
+def made(wanted=ONE, folder=Path(), seed=1, **http):
     http = HttpRequest.model_validate({"path": "/predict", **http})
     return build("k", http, list(wanted), np.random.default_rng(seed), folder)
 
@@ -128,13 +130,20 @@ def test_forms(folder):
     [message] = made(folder=folder, form={"fields": {"caption": "é {id}"}, "files": files})
     head = f"Content-Type: {dict(message.request.headers)['Content-Type']}\r\n\r\n".encode()
     parts = message_from_bytes(head + message.request.body).get_payload()
-    told = [(p.get_param("name", header="content-disposition"), p.get_filename(), p.get_payload(decode=True)) for p in parts]
+    told = [
+        (p.get_param("name", header="content-disposition"), p.get_filename(), p.get_payload(decode=True))
+        for p in parts
+    ]
     assert told == [
         ("caption", None, "é k-0".encode()),
         ("im%22age", "b.jpg", b"\xff\xd8\r\n--two"),
         ("x", "tensor.bin", b"\1\1\1"),
     ]
-    assert [part.get_content_type() for part in parts] == ["text/plain", "image/jpeg", "application/octet-stream"]
+    assert [part.get_content_type() for part in parts] == [
+        "text/plain",
+        "image/jpeg",
+        "application/octet-stream",
+    ]
 
 
 @pytest.mark.parametrize(
@@ -219,7 +228,11 @@ def test_statuses_and_answers_that_are_no_json():
     assert judge(b"", 204, status=[200, "202-204"]) is None
     assert judge(b"busy\nnow", 201, status=[200, "202-204"]) == "status 201, wanted 200, 202-204: busy now"
     assert judge(b"", 500, json={"path": "$"}) == "status 500, wanted 200-299: it is empty"
-    assert judge(b"<html>\n" + b"x" * 999, json={"path": "$.a"}).startswith("the answer is no JSON: <html> xxx")
+    assert judge(b"<html>\n" + b"x" * 999, json={"path": "$.a"}).startswith(
+        "the answer is no JSON: <html> xxx"
+    )
     assert len(judge(b"<html>\n" + b"x" * 999, json={"path": "$.a"})) < 200
     assert judge(b"[" * 100_000, json={"path": "$.a"}).startswith("the answer is no JSON: [[[")
-    assert judge_of(HttpRequest.model_validate({"path": "/"}).success) is None  # left to the status: costs nothing
+    assert (
+        judge_of(HttpRequest.model_validate({"path": "/"}).success) is None
+    )  # left to the status: costs nothing
