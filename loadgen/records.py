@@ -76,6 +76,25 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
+class Region:
+    """A place in a shared memory region that the server knows by `name`; offset and size in bytes."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A tensor of a request whose raw form lies in shared memory."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]  # with the batch axis
+    region: Region
+
+
+@dataclass(frozen=True, slots=True)
 class Payload:
     """One variant of a kind: its tensors, its length (tokens a row; None when the kind has none), its rows."""
 

@@ -64,6 +64,16 @@ class GrpcLink:
     async def unload(self, model: str) -> None:
         await self._call("RepositoryModelUnload", model_name=model)
 
+    async def memory(self) -> list[str]:
+        """See HttpLink."""
+        return list(plain(await self._call("SystemSharedMemoryStatus"))["regions"])
+
+    async def register_memory(self, name: str, key: str, size: int) -> None:
+        await self._call("SystemSharedMemoryRegister", name=name, key=key, byte_size=size)
+
+    async def unregister_memory(self, name: str) -> None:
+        await self._call("SystemSharedMemoryUnregister", name=name)
+
     async def close(self) -> None:
         await self._channel.close()
         self._stub = None

@@ -54,6 +54,9 @@ class Link(Protocol):
     async def index(self) -> list[dict[str, Any]]: ...
     async def load(self, model: str, config: str | None, timeout_s: float) -> None: ...
     async def unload(self, model: str) -> None: ...
+    async def memory(self) -> list[str]: ...
+    async def register_memory(self, name: str, key: str, size: int) -> None: ...
+    async def unregister_memory(self, name: str) -> None: ...
     async def close(self) -> None: ...
 
 
@@ -108,6 +111,18 @@ class HttpLink:
 
     async def unload(self, model: str) -> None:
         await self._json("POST", f"/v2/repository/models/{quote(model, safe='')}/unload", {})
+
+    async def memory(self) -> list[str]:
+        """The names of the system shared memory regions that the server knows."""
+        answer = await self._json("GET", "/v2/systemsharedmemory/status")
+        return [str(_dict(row)["name"]) for row in answer] if isinstance(answer, list) else []
+
+    async def register_memory(self, name: str, key: str, size: int) -> None:
+        body = {"key": key, "offset": 0, "byte_size": size}
+        await self._json("POST", f"/v2/systemsharedmemory/region/{quote(name, safe='')}/register", body)
+
+    async def unregister_memory(self, name: str) -> None:
+        await self._json("POST", f"/v2/systemsharedmemory/region/{quote(name, safe='')}/unregister", {})
 
     async def close(self) -> None:
         """Nothing is kept open: each question has its own connection."""

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import numpy as np
 
-from loadgen.records import LoadgenError, Request, Tensor
+from loadgen.records import LoadgenError, Placed, Region, Request, Tensor
 from loadgen.wire.errors import ProtocolError
 
 Parameter = bool | int | float | str
@@ -41,15 +41,16 @@ def model_path(model: str, version: str) -> str:
 def infer_request(  # noqa: PLR0913 - a request's parts
     model: str,
     version: str,
-    tensors: Sequence[Tensor],
+    tensors: Sequence[Tensor | Placed],
     *,
     request_id: str | None = None,
     parameters: Mapping[str, Parameter] | None = None,
-    outputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | Mapping[str, Region] | None = None,
     sequence: SequenceId | None = None,
     binary: bool = True,
 ) -> Request:
-    """One inference; `outputs` None asks for all of them.  Answers come in the form of the request.
+    """One inference; `outputs` None asks for all of them.  Answers come in the form of the request, or go to
+    the region of their name.
 
     `sequence`: the request belongs to one; its slot takes the `sequence_piece` of each sending, whose ids
     are written in as many bytes as this one.  Raises LoadgenError for a tensor that cannot go as JSON when
@@ -57,7 +58,9 @@ def infer_request(  # noqa: PLR0913 - a request's parts
     """
     head: dict[str, Any] = {} if request_id is None else {"id": request_id}
     told: dict[str, Parameter] = dict(parameters or {})
-    if outputs is not None:
+    if isinstance(outputs, Mapping):
+        head["outputs"] = [{"name": name, "parameters": placing(at)} for name, at in outputs.items()]
+    elif outputs is not None:
         head["outputs"] = [
             {"name": name, "parameters": {"binary_data": True}} if binary else {"name": name}
             for name in outputs
@@ -77,11 +80,22 @@ def infer_request(  # noqa: PLR0913 - a request's parts
     if not binary:
         return Request(path, (("Content-Type", "application/json"),), text, slot=slot)
     headers = (("Content-Type", "application/octet-stream"), (HEAD_LENGTH, str(len(text))))
-    return Request(path, headers, b"".join((text, *(t.data for t in tensors))), slot=slot)
+    return Request(path, headers, b"".join((text, *(t.data for t in tensors if isinstance(t, Tensor)))), slot=slot)
 
 
-def _input(tensor: Tensor, *, binary: bool) -> dict[str, Any]:
+def placing(region: Region) -> dict[str, Parameter]:
+    """The parameters that stand for a tensor's bytes."""
+    told: dict[str, Parameter] = {
+        "shared_memory_region": region.name,
+        "shared_memory_byte_size": region.size,
+    }
+    return told | ({"shared_memory_offset": region.offset} if region.offset else {})
+
+
+def _input(tensor: Tensor | Placed, *, binary: bool) -> dict[str, Any]:
     head = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+    if isinstance(tensor, Placed):
+        return head | {"parameters": placing(tensor.region)}
     if binary:
         return head | {"parameters": {"binary_data_size": len(tensor.data)}}
     return head | {"data": _to_json(tensor)}
