@@ -70,12 +70,14 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 from loadgen.records import LoadgenError
 from loadgen.target import parse_target
 from loadgen.traffic.document import ProfileError, read_document, read_text
+from loadgen.traffic.http_request import HttpRequest
 from loadgen.traffic.inputs import Fill
 from loadgen.traffic.lengths import Length, Pair
 from loadgen.traffic.objective import Objective, parse_objective
-from loadgen.traffic.parts import Count, DurationNs, FaultsError, Many, Name, Part, as_tuple
+from loadgen.traffic.parts import Count, DurationNs, FaultsError, Many, Name, Part, as_tuple, printable
 from loadgen.traffic.phases import Closed, Open, Phase, Segment
 from loadgen.traffic.problems import problems
+from loadgen.traffic.shared_memory import SharedMemory
 from loadgen.traffic.words import near, show_value
 
 __all__ = [
@@ -111,6 +113,10 @@ def _objective(value: Any) -> Objective:
         raise ValueError(str(why)) from None
 
 
+def _printable_if_any(value: str) -> str:
+    return value and printable(value)
+
+
 KindName = Annotated[str, Field(min_length=1, max_length=60), AfterValidator(_kind_name)]
 
 
@@ -124,7 +130,7 @@ class Cancel(Part):
 class Kind(Part):
     """One kind of request."""
 
-    model: Name = Field(examples=["minilm"])
+    model: Annotated[str, Field(max_length=120), AfterValidator(_printable_if_any)] = ""
     version: str = ""
     weight: Annotated[float, Field(ge=0, le=1e9)] = 1.0
     batch: Count = 1
@@ -134,12 +140,34 @@ class Kind(Part):
     timeout_ns: DurationNs = Field(60 * 10**9, alias="timeout")
     cancel: Cancel | None = None
     inputs: dict[str, Fill] = Field(default_factory=dict)
+    shared_memory: SharedMemory | None = None
+    http: HttpRequest | None = None
     _name: str = PrivateAttr("")
 
     @property
     def name(self) -> str:
         """Its key under `kinds`."""
         return self._name
+
+    @property
+    def subject(self) -> str:
+        """What it asks: the model's name, or the request of a plain HTTP server."""
+        return self.model if self.http is None else f"{self.http.method} {self.http.path}"
+
+    @model_validator(mode="after")
+    def _one_dialect(self) -> Self:
+        if self.http is None:
+            if not self.model:
+                raise FaultsError((("model",), "is missing; write e.g. model: minilm"))
+            return self
+        for key in ("model", "version", "inputs", "shared_memory"):
+            if key in self.model_fields_set:
+                raise FaultsError(((key,), "does not go with http; take one of them out"))
+        length = self.length is not None or self.lengths is not None
+        output = self.output is not None or self.lengths is not None
+        if faults := [*self.http.length_faults(length=length, output=output)]:
+            raise FaultsError(*faults)
+        return self
 
     @model_validator(mode="after")
     def _one_source_of_lengths(self) -> Self:

@@ -81,6 +81,8 @@ class SharedMemory:
 
         Raises LoadgenError, naming the kind, when there is not enough of that memory; what was made is unlinked.
         """
+        if not payloads:
+            return []
         tensors: list[tuple[Tensor | Placed, ...]] = [payload.tensors for payload in payloads]
         rooms: list[Mapping[str, Region] | None] = [None] * len(payloads)
         try:
