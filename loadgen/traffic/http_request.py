@@ -3,8 +3,9 @@
 ```yaml
 kinds:
   f:
-    length: 32                            # words of {text}; bytes with unit: bytes
+    length: 32                            # words of {text}
     http:
+      # unit: bytes                       then it is bytes of {text}
       method: POST                        # default
       path: /predict?trace={id}           # below the target's own path
       headers: {X-Request: "{id}"}        # credentials go with --header: a profile is written to files
@@ -19,10 +20,12 @@ kinds:
         # topic: {choice: [sport, news]}
         # question: {lines: questions.txt}              a line a variant, in order
         # image: {uniform: {min: 0, max: 1}, shape: [28, 28]}       nested lists; "length" is the request's
+        # noise: {normal: {mean: 0, sd: 1}}             a number
         # note: {text: {min: 8, max: 64}}               bytes of random words
       success:                            # default: any status from 200 to 299
         status: [200, 202-204]
-        json: {path: "$.predictions[0].score", min: 0, max: 1}      # or a list of such
+        json: {path: "$.predictions[0].score", min: 0, max: 1}      # or a list of such; with a path alone: is there
+        # json: {path: $.status, equals: ok}            {matches: "^o"} | {exists: false}
       ready: {path: /health, status: [200]}      # asked before the run, until it fits; default: not asked
 ```
 

@@ -33,6 +33,12 @@ kinds:                             # what is sent: one entry a kind of request
   pairs:
     model: llm
     lengths: [{in: 1000, out: 20, weight: 3}, {in: 50, out: 400}]     # tokens in and out that go together
+  local:
+    model: resnet
+    shared_memory: {inputs: true, outputs: true}    # of a server on this machine; below
+  plain:
+    length: 32
+    http: {path: /predict, json: {inputs: ["{text}"]}}      # any HTTP server that speaks JSON or bytes; below
 cap: {in_flight: 256, when_full: wait}    # optional; wait | drop; latency counts from the due time in both
 phases:                            # one after the other; warm-ups first, they enter no figure
   - name: warm-up

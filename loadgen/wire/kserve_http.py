@@ -80,7 +80,9 @@ def infer_request(  # noqa: PLR0913 - a request's parts
     if not binary:
         return Request(path, (("Content-Type", "application/json"),), text, slot=slot)
     headers = (("Content-Type", "application/octet-stream"), (HEAD_LENGTH, str(len(text))))
-    return Request(path, headers, b"".join((text, *(t.data for t in tensors if isinstance(t, Tensor)))), slot=slot)
+    return Request(
+        path, headers, b"".join((text, *(t.data for t in tensors if isinstance(t, Tensor)))), slot=slot
+    )
 
 
 def placing(region: Region) -> dict[str, Parameter]:
