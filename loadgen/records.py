@@ -51,6 +51,7 @@ class ModelFacts:
     `max_batch_size` is 0 when the model takes no batch axis, None when the server does not tell
     (a KServe v2 server without the configuration extension: `shape` then is the full shape as told).
     `parameters` are the string parameters of the configuration, e.g. vocab_size and max_length.
+    `binary` is False when tensors over HTTP must go as JSON: the server lacks the binary extension.
     """
 
     name: str
@@ -61,6 +62,7 @@ class ModelFacts:
     outputs: tuple[TensorSpec, ...]
     parameters: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] | None = None  # the configuration as served, JSON form
+    binary: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,25 @@ class Tensor:
     datatype: str
     shape: tuple[int, ...]  # with the batch axis
     data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A place in a shared memory region that the server knows by `name`; offset and size in bytes."""
+
+    name: str
+    offset: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """A tensor of a request whose raw form lies in shared memory."""
+
+    name: str
+    datatype: str
+    shape: tuple[int, ...]  # with the batch axis
+    region: Region
 
 
 @dataclass(frozen=True, slots=True)

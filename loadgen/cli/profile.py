@@ -90,9 +90,9 @@ def keys() -> None:
     """
     import inspect
 
-    from loadgen.traffic import profile
+    from loadgen.traffic import http_request, profile, shared_memory
 
-    typer.echo(inspect.getdoc(profile))
+    typer.echo("\n\n\n".join(inspect.getdoc(room) or "" for room in (profile, http_request, shared_memory)))
 
 
 def _n(count: int, what: str) -> str:
@@ -151,8 +151,9 @@ def _kind_line(kind: "Kind", weights: float) -> str:
     lengths = _lengths(kind)
     said = " ".join(f"{name} {value}" for name, value in lengths.items()) if lengths else "none"
     version = f":{kind.version}" if kind.version else ""
+    what = kind.subject if kind.http else f"model {kind.model}{version}"
     return (
-        f"kind {kind.name}  {kind.weight / weights:.1%}  model {kind.model}{version}  batch {kind.batch}  "
+        f"kind {kind.name}  {kind.weight / weights:.1%}  {what}  batch {kind.batch}  "
         f"lengths {said}  timeout {show_ns(kind.timeout_ns)}"
     )
 

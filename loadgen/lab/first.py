@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from loadgen.lab.target import make_shots
+from loadgen.lab.target import make_shots, shared_memory_of
 from loadgen.records import NotMeasuredError, Outcome
 from loadgen.workload.demand import typical
 
@@ -28,23 +28,30 @@ async def first_answers(
     """
     profile = order.profile
     wanted = [[one] for one in typical(plan)]
-    shots = make_shots(transport, order.target, profile, models, order.seed, wanted)
+    memory = shared_memory_of(profile, order.target, order.options)
     probe = _Probe()
     took = {}
-    await transport.open(probe, 1)
     try:
+        shots = make_shots(transport, order.target, profile, models, order.seed, wanted, memory)
+        if memory is not None:
+            await memory.open()
+            if memory.removed:
+                order.say(f"removed {len(memory.removed)} shared memory regions that ended runs had left")
+        await transport.open(probe, 1)
         for at, kind in enumerate(profile.kinds.values()):
             order.say(f"first request of kind {kind.name}")
             sent, done, outcome, status, detail = await probe.ask(transport, at, shots[at])
             if outcome is not Outcome.OK:
                 words = f": {detail}" if detail else ""
                 raise NotMeasuredError(
-                    f"kind {kind.name!r}: the server did not answer the first request to {kind.model!r}"
+                    f"kind {kind.name!r}: the server did not answer the first request to {kind.subject!r}"
                     f" ({outcome.name.lower()}, status {status}){words}"
                 )
             took[kind.name] = done - sent
     finally:
         await transport.close()
+        if memory is not None:
+            await memory.close()
     return took
 
 

@@ -150,8 +150,9 @@ class _Run:
             order.say(f"note: {warning}")
         control = Control(order.target, options=order.options)
         try:
-            order.say(f"reading {', '.join(m for m, _ in models_of(profile))} at {order.target.url}")
-            models, server = await read_models(control, profile, order.wait_ns)
+            subjects = dict.fromkeys(kind.subject for kind in profile.kinds.values())
+            order.say(f"reading {', '.join(subjects)} at {order.target.url}")
+            models, server = await read_models(control, profile, order.wait_ns, order.options)
             transport = make_transport(order.target, order.transport, order.options)
             first = await first_answers(transport, order, self.plan, models)
             folder = self._open_folder(server, first)

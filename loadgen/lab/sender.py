@@ -18,7 +18,7 @@ from loadgen.engine.loop import Engine
 from loadgen.engine.pacer import make_pacer
 from loadgen.engine.parts import Cap, Counts, PhaseResult
 from loadgen.engine.process import go_realtime, leave_realtime, pin
-from loadgen.lab.target import make_shots, make_transport, most_variants
+from loadgen.lab.target import make_shots, make_transport, most_variants, shared_memory_of
 from loadgen.records import NotMeasuredError
 from loadgen.schedule import share, slice_plan
 from loadgen.sinks.live import LiveLatency
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from loadgen.seams import Pacer, Transport
     from loadgen.target import Target
     from loadgen.traffic.profile import TrafficProfile
+    from loadgen.triton.shared_memory import SharedMemory
 
 FLUSH_S = 0.5  # a kill loses at most this much of the records
 _MOST_AHEAD = 64  # connections opened before the load; more open as they are needed
@@ -113,6 +114,7 @@ class LocalSender:
         self._live = LiveLatency()
         self._writer = writer(observe=self._live.add)
         self._facts: dict[str, Any] = {}
+        self._memory: SharedMemory | None = None
         self._running = False
 
     async def ready(self) -> None:
@@ -124,7 +126,13 @@ class LocalSender:
             self._facts["scheduling"] = go_realtime()
         transport = self._transport = make_transport(share_.target, share_.transport, share_.options)
         needed = demand(self._whole, most_variants(profile, self._models))
-        shots = make_shots(transport, share_.target, profile, self._models, share_.seed, needed.wanted)
+        memory = self._memory = shared_memory_of(profile, share_.target, share_.options)
+        shots = make_shots(
+            transport, share_.target, profile, self._models, share_.seed, needed.wanted, memory
+        )
+        if memory is not None:
+            await memory.open()
+            self._facts["shared_memory"] = {"bytes": memory.size, "removed": memory.removed}
         self._facts["variants"] = [len(of_kind) for of_kind in needed.wanted]
         picks = [column[share_.worker :: share_.workers] for column in needed.picks]
         timeouts = [kind.timeout_ns for kind in profile.kinds.values()]
@@ -181,6 +189,8 @@ class LocalSender:
         """Puts what is recorded on disk before the process ends at once."""
         self._write()
         self._writer.close()
+        if self._memory is not None:
+            self._memory.unlink()
 
     def watched(self) -> Watched:
         """See Sender."""
@@ -194,6 +204,8 @@ class LocalSender:
         if self._transport is not None:
             await self._transport.close()
             self._facts["connections_opened"] = self._transport.connections_opened
+        if self._memory is not None:
+            await self._memory.close()
         self._writer.close()
         self._facts["records"] = self._writer.rows
         self.error = self.error or self._writer.error

@@ -60,7 +60,7 @@ def _rate(value: Any) -> float:
     return per_s
 
 
-def _printable(value: str) -> str:
+def printable(value: str) -> str:
     if not value.isprintable() or value != value.strip():
         raise ValueError(f"{show_value(value)} has spaces at an end or characters that cannot be printed")
     return value
@@ -73,7 +73,7 @@ def as_tuple(value: Any) -> Any:
 DurationNs = Annotated[int, BeforeValidator(_positive_duration)]
 DurationOrZeroNs = Annotated[int, BeforeValidator(_duration)]
 RatePerS = Annotated[float, BeforeValidator(_rate)]
-Name = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(_printable)]
+Name = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(printable)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
 Many = Annotated[tuple[_Item, ...], BeforeValidator(as_tuple), Field(min_length=1, max_length=1000)]
 

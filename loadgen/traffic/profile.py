@@ -30,13 +30,19 @@ kinds:                             # what is sent: one entry a kind of request
       # mask: {constant: 1, shape: [1, length]}                       "length" stands for the row's length
       # noise: {uniform: {min: 0, max: 1}}
       # title: {text: {min: 8, max: 64}}                              bytes of a string
-  pairs:
-    model: llm
-    lengths: [{in: 1000, out: 20, weight: 3}, {in: 50, out: 400}]     # tokens in and out that go together
       # title: {file: titles.txt}                                     rows of .npy .npz .json .jsonl .txt
       # input_ids: {file: titles.txt, tokenizer: minilm/}             texts as ids by the model's tokenizer.json
       # image: {file: images.npz, column: train, order: random}       order: file (default) | random
     # data: {file: rows.jsonl, columns: {input_ids: question}, tokenizer: minilm/, order: random}   rows together
+  pairs:
+    model: llm
+    lengths: [{in: 1000, out: 20, weight: 3}, {in: 50, out: 400}]     # tokens in and out that go together
+  local:
+    model: resnet
+    shared_memory: {inputs: true, outputs: true}    # of a server on this machine; below
+  plain:
+    length: 32
+    http: {path: /predict, json: {inputs: ["{text}"]}}      # any HTTP server that speaks JSON or bytes; below
 cap: {in_flight: 256, when_full: wait}    # optional; wait | drop; latency counts from the due time in both
 phases:                            # one after the other; warm-ups first, they enter no figure
   - name: warm-up
@@ -75,12 +81,14 @@ from loadgen.records import LoadgenError
 from loadgen.target import parse_target
 from loadgen.traffic.data import Data
 from loadgen.traffic.document import ProfileError, read_document, read_text
+from loadgen.traffic.http_request import HttpRequest
 from loadgen.traffic.inputs import Fill
 from loadgen.traffic.lengths import Length, Pair
 from loadgen.traffic.objective import Objective, parse_objective
-from loadgen.traffic.parts import Count, DurationNs, FaultsError, Many, Name, Part, as_tuple
+from loadgen.traffic.parts import Count, DurationNs, FaultsError, Many, Name, Part, as_tuple, printable
 from loadgen.traffic.phases import Closed, Open, Phase, Segment
 from loadgen.traffic.problems import problems
+from loadgen.traffic.shared_memory import SharedMemory
 from loadgen.traffic.words import near, show_value
 
 __all__ = [
@@ -116,6 +124,10 @@ def _objective(value: Any) -> Objective:
         raise ValueError(str(why)) from None
 
 
+def _printable_if_any(value: str) -> str:
+    return value and printable(value)
+
+
 KindName = Annotated[str, Field(min_length=1, max_length=60), AfterValidator(_kind_name)]
 
 
@@ -129,7 +141,7 @@ class Cancel(Part):
 class Kind(Part):
     """One kind of request."""
 
-    model: Name = Field(examples=["minilm"])
+    model: Annotated[str, Field(max_length=120), AfterValidator(_printable_if_any)] = ""
     version: str = ""
     weight: Annotated[float, Field(ge=0, le=1e9)] = 1.0
     batch: Count = 1
@@ -140,12 +152,34 @@ class Kind(Part):
     cancel: Cancel | None = None
     inputs: dict[str, Fill] = Field(default_factory=dict)
     data: Data | None = None
+    shared_memory: SharedMemory | None = None
+    http: HttpRequest | None = None
     _name: str = PrivateAttr("")
 
     @property
     def name(self) -> str:
         """Its key under `kinds`."""
         return self._name
+
+    @property
+    def subject(self) -> str:
+        """What it asks: the model's name, or the request of a plain HTTP server."""
+        return self.model if self.http is None else f"{self.http.method} {self.http.path}"
+
+    @model_validator(mode="after")
+    def _one_dialect(self) -> Self:
+        if self.http is None:
+            if not self.model:
+                raise FaultsError((("model",), "is missing; write e.g. model: minilm"))
+            return self
+        for key in ("model", "version", "inputs", "shared_memory"):
+            if key in self.model_fields_set:
+                raise FaultsError(((key,), "does not go with http; take one of them out"))
+        length = self.length is not None or self.lengths is not None
+        output = self.output is not None or self.lengths is not None
+        if faults := [*self.http.length_faults(length=length, output=output)]:
+            raise FaultsError(*faults)
+        return self
 
     @model_validator(mode="after")
     def _one_source_of_lengths(self) -> Self:

@@ -10,6 +10,7 @@ import asyncio
 import json
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +25,7 @@ from loadgen.triton.words import load_failure, not_serving, one_line
 
 _POLL_S = 0.02
 _SETTLED = 4  # equal readings in a row
+_BINARY = "binary_tensor_data"
 _LOAD_S = 1800.0  # an engine may be built while loading
 
 
@@ -93,7 +95,17 @@ class Control:
         except ServerSaidError as why:
             if not why.absent:
                 raise self._unexpected(f"the configuration of {model!r}", why) from None
-        return model_facts(version, metadata, config)
+        return replace(model_facts(version, metadata, config), binary=await self._takes_binary())
+
+    async def _takes_binary(self) -> bool:
+        """Whether tensors may go in binary: always over gRPC; over HTTP unless the server's list lacks it."""
+        if self.target.protocol == "grpc":
+            return True
+        try:
+            extensions = (await self._link.metadata()).get("extensions")
+        except ServerSaidError:
+            extensions = None
+        return not isinstance(extensions, list) or _BINARY in extensions
 
     async def statistics(
         self, model: str, version: str = "", *, timeout_ns: int | None = None

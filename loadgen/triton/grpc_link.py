@@ -53,6 +53,8 @@ class GrpcLink:
 
     async def index(self) -> list[dict[str, Any]]:
         rows = plain(await self._call("RepositoryIndex"))["models"]
+        for row in rows:
+            row["state"] = row["state"].removeprefix("State.")  # as MLServer writes READY
         return [{key: value for key, value in row.items() if value} for row in rows]
 
     async def load(self, model: str, config: str | None, timeout_s: float) -> None:
@@ -61,6 +63,16 @@ class GrpcLink:
 
     async def unload(self, model: str) -> None:
         await self._call("RepositoryModelUnload", model_name=model)
+
+    async def memory(self) -> list[str]:
+        """See HttpLink."""
+        return list(plain(await self._call("SystemSharedMemoryStatus"))["regions"])
+
+    async def register_memory(self, name: str, key: str, size: int) -> None:
+        await self._call("SystemSharedMemoryRegister", name=name, key=key, byte_size=size)
+
+    async def unregister_memory(self, name: str) -> None:
+        await self._call("SystemSharedMemoryUnregister", name=name)
 
     async def close(self) -> None:
         await self._channel.close()

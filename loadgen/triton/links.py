@@ -19,6 +19,7 @@ from loadgen.records import LoadgenError, Request
 from loadgen.target import Target
 from loadgen.wire.errors import ProtocolError
 from loadgen.wire.http1 import Heads, ResponseReader, encode_request
+from loadgen.wire.kserve_http import model_path
 
 if TYPE_CHECKING:
     import ssl
@@ -53,6 +54,9 @@ class Link(Protocol):
     async def index(self) -> list[dict[str, Any]]: ...
     async def load(self, model: str, config: str | None, timeout_s: float) -> None: ...
     async def unload(self, model: str) -> None: ...
+    async def memory(self) -> list[str]: ...
+    async def register_memory(self, name: str, key: str, size: int) -> None: ...
+    async def unregister_memory(self, name: str) -> None: ...
     async def close(self) -> None: ...
 
 
@@ -108,8 +112,24 @@ class HttpLink:
     async def unload(self, model: str) -> None:
         await self._json("POST", f"/v2/repository/models/{quote(model, safe='')}/unload", {})
 
+    async def memory(self) -> list[str]:
+        """The names of the system shared memory regions that the server knows."""
+        answer = await self._json("GET", "/v2/systemsharedmemory/status")
+        return [str(_dict(row)["name"]) for row in answer] if isinstance(answer, list) else []
+
+    async def register_memory(self, name: str, key: str, size: int) -> None:
+        body = {"key": key, "offset": 0, "byte_size": size}
+        await self._json("POST", f"/v2/systemsharedmemory/region/{quote(name, safe='')}/register", body)
+
+    async def unregister_memory(self, name: str) -> None:
+        await self._json("POST", f"/v2/systemsharedmemory/region/{quote(name, safe='')}/unregister", {})
+
     async def close(self) -> None:
         """Nothing is kept open: each question has its own connection."""
+
+    async def get(self, path: str) -> tuple[int, str]:
+        """Status and text of any path below the target's own, percent-encoded and with a leading slash."""
+        return await self._send("GET", path)
 
     async def _json(self, method: str, path: str, body: Any = None, timeout_s: float | None = None) -> Any:
         status, text = await self._send(method, path, body, timeout_s)
@@ -181,8 +201,7 @@ async def _reply(reader: asyncio.StreamReader) -> tuple[int, str]:
 
 
 def _path(model: str, version: str) -> str:
-    base = f"/v2/models/{quote(model, safe='')}"
-    return f"{base}/versions/{quote(version, safe='')}" if version else base
+    return f"/{model_path(model, version)}"
 
 
 def _dict(answer: Any) -> dict[str, Any]:

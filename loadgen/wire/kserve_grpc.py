@@ -10,10 +10,10 @@ from functools import partial
 
 import numpy as np
 
-from loadgen.records import LoadgenError, Request, Tensor
+from loadgen.records import LoadgenError, Placed, Region, Request, Tensor
 from loadgen.units import show_bytes
 from loadgen.wire.errors import ProtocolError
-from loadgen.wire.kserve_http import NUMPY, Parameter, SequenceId, checked, join_bytes
+from loadgen.wire.kserve_http import NUMPY, Parameter, SequenceId, checked, join_bytes, placing
 from loadgen.wire.kserve_stream import ASK_FINAL, Known, StreamReader
 from loadgen.wire.protobuf import BYTES, FIXED64, as_bytes, field, fields, signed, text, varint, varints
 
@@ -40,29 +40,39 @@ def _parameter(name: str, value: Parameter) -> bytes:
     return field(1, name.encode()) + field(2, told)
 
 
+def _placing(number: int, region: Region) -> bytes:
+    """The parameters of a tensor that lies in shared memory, in the map of that field number."""
+    return b"".join(field(number, _parameter(name, value)) for name, value in placing(region).items())
+
+
 def infer_request(
     model: str,
     version: str,
-    tensors: Sequence[Tensor],
+    tensors: Sequence[Tensor | Placed],
     *,
     request_id: str | None = None,
     parameters: Mapping[str, Parameter] | None = None,
-    outputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | Mapping[str, Region] | None = None,
     sequence: SequenceId | None = None,
 ) -> Request:
     """One inference; `outputs` None asks for all of them.  Raises LoadgenError above 2 GiB.
 
     `sequence`: the request belongs to one; its slot takes the `sequence_piece` of each sending, whose ids
-    are encoded in as many bytes as this one.
+    are encoded in as many bytes as this one.  Tensors that are placed, and outputs with a region, carry no bytes.
     """
     parts = [text(1, model), text(2, version), text(3, request_id or "")]
     parts += [field(4, _parameter(name, value)) for name, value in (parameters or {}).items()]
     for tensor in tensors:
         shape = b"".join(varint(n) for n in tensor.shape)
         packed = field(3, shape) if shape else b""
-        parts.append(field(5, text(1, tensor.name) + text(2, tensor.datatype) + packed))
-    parts += [field(6, text(1, name)) for name in outputs or ()]
+        where = _placing(4, tensor.region) if isinstance(tensor, Placed) else b""
+        parts.append(field(5, text(1, tensor.name) + text(2, tensor.datatype) + packed + where))
+    for name in outputs or ():
+        where = _placing(2, outputs[name]) if isinstance(outputs, Mapping) else b""
+        parts.append(field(6, text(1, name) + where))
     for tensor in tensors:
+        if isinstance(tensor, Placed):
+            continue
         parts += [varint(7 << 3 | BYTES) + varint(len(tensor.data)), tensor.data]
     slot = None
     if sequence is not None:  # fields come in any order: these in the end
@@ -81,11 +91,11 @@ def infer_request(
 def stream_infer_request(
     model: str,
     version: str,
-    tensors: Sequence[Tensor],
+    tensors: Sequence[Tensor | Placed],
     *,
     request_id: str | None = None,
     parameters: Mapping[str, Parameter] | None = None,
-    outputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | Mapping[str, Region] | None = None,
     sequence: SequenceId | None = None,
 ) -> Request:
     """One inference on a stream of its own, answered any number of times: see `infer_request`."""

@@ -1,18 +1,20 @@
 """KServe v2 inference over HTTP with the binary tensor extension: tensors to a Request, a reply to tensors.
 
-Always binary: FP16, BF16 and bytes that are not UTF-8 have no JSON form, and JSON numbers cost the server
-more than the model.  It must not know framing, connections or where tensors come from.
+Binary wherever the server has that extension: FP16, BF16 and bytes that are not UTF-8 have no JSON form, and
+JSON numbers cost the server more than the model.  It must not know framing, connections or where tensors
+come from.
 """
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
-from loadgen.records import LoadgenError, Request, Tensor
+from loadgen.records import LoadgenError, Placed, Region, Request, Tensor
 from loadgen.wire.errors import ProtocolError
 
 Parameter = bool | int | float | str
@@ -36,42 +38,69 @@ def model_path(model: str, version: str) -> str:
     return f"{path}/versions/{quote(version, safe='')}" if version else path
 
 
-def infer_request(
+def infer_request(  # noqa: PLR0913 - a request's parts
     model: str,
     version: str,
-    tensors: Sequence[Tensor],
+    tensors: Sequence[Tensor | Placed],
     *,
     request_id: str | None = None,
     parameters: Mapping[str, Parameter] | None = None,
-    outputs: Sequence[str] | None = None,
+    outputs: Sequence[str] | Mapping[str, Region] | None = None,
     sequence: SequenceId | None = None,
+    binary: bool = True,
 ) -> Request:
-    """One inference; `outputs` None asks for all of them.  Answers come in binary too.
+    """One inference; `outputs` None asks for all of them.  Answers come in the form of the request, or go to
+    the region of their name.
 
     `sequence`: the request belongs to one; its slot takes the `sequence_piece` of each sending, whose ids
-    are written in as many bytes as this one.
+    are written in as many bytes as this one.  Raises LoadgenError for a tensor that cannot go as JSON when
+    `binary` is off.
     """
     head: dict[str, Any] = {} if request_id is None else {"id": request_id}
     told: dict[str, Parameter] = dict(parameters or {})
-    if outputs is None:
+    if isinstance(outputs, Mapping):
+        head["outputs"] = [{"name": name, "parameters": placing(at)} for name, at in outputs.items()]
+    elif outputs is not None:
+        head["outputs"] = [
+            {"name": name, "parameters": {"binary_data": True}} if binary else {"name": name}
+            for name in outputs
+        ]
+    elif binary:
         told["binary_data_output"] = True
-    else:
-        head["outputs"] = [{"name": name, "parameters": {"binary_data": True}} for name in outputs]
     if told and sequence is None:
         head["parameters"] = told
-    head["inputs"] = [
-        {"name": t.name, "datatype": t.datatype, "shape": list(t.shape), "parameters": {"binary_data_size": len(t.data)}}
-        for t in tensors
-    ]  # fmt: skip
+    head["inputs"] = [_input(tensor, binary=binary) for tensor in tensors]
     text = _dump(head)
     slot = None
     if sequence is not None:
         piece, more = sequence_piece(sequence, start=True, end=True), _dump(told)[1:]
         text = b"".join((_PARAMETERS, piece, b"," if told else b"", more, b",", text[1:]))
         slot = len(_PARAMETERS), len(_PARAMETERS) + len(piece)
+    path = model_path(model, version) + "/infer"
+    if not binary:
+        return Request(path, (("Content-Type", "application/json"),), text, slot=slot)
     headers = (("Content-Type", "application/octet-stream"), (HEAD_LENGTH, str(len(text))))
-    body = b"".join((text, *(t.data for t in tensors)))
-    return Request(model_path(model, version) + "/infer", headers, body, slot=slot)
+    return Request(
+        path, headers, b"".join((text, *(t.data for t in tensors if isinstance(t, Tensor)))), slot=slot
+    )
+
+
+def placing(region: Region) -> dict[str, Parameter]:
+    """The parameters that stand for a tensor's bytes."""
+    told: dict[str, Parameter] = {
+        "shared_memory_region": region.name,
+        "shared_memory_byte_size": region.size,
+    }
+    return told | ({"shared_memory_offset": region.offset} if region.offset else {})
+
+
+def _input(tensor: Tensor | Placed, *, binary: bool) -> dict[str, Any]:
+    head = {"name": tensor.name, "datatype": tensor.datatype, "shape": list(tensor.shape)}
+    if isinstance(tensor, Placed):
+        return head | {"parameters": placing(tensor.region)}
+    if binary:
+        return head | {"parameters": {"binary_data_size": len(tensor.data)}}
+    return head | {"data": _to_json(tensor)}
 
 
 def sequence_piece(number: SequenceId, *, start: bool, end: bool) -> bytes:
@@ -127,6 +156,33 @@ def checked(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> Te
 def join_bytes(items: Sequence[bytes]) -> bytes:
     """The raw form of a BYTES tensor: each element behind its length in 4 bytes."""
     return b"".join(part for item in items for part in (len(item).to_bytes(4, "little"), item))
+
+
+def split_bytes(data: bytes) -> Iterator[bytes]:
+    """The elements of a BYTES tensor in its raw form."""
+    at = 0
+    while at < len(data):
+        start = at + 4
+        at = start + int.from_bytes(data[at:start], "little")
+        yield data[start:at]
+
+
+def _to_json(tensor: Tensor) -> list[Any]:
+    """Its values, flat."""
+    why = "has no JSON form"
+    if tensor.datatype == "BYTES":
+        with suppress(UnicodeDecodeError):
+            return [item.decode() for item in split_bytes(tensor.data)]
+        why = "holds bytes that are not UTF-8, which JSON cannot carry"
+    elif tensor.datatype in NUMPY and tensor.datatype != "FP16":
+        values = np.frombuffer(tensor.data, NUMPY[tensor.datatype])
+        if tensor.datatype not in ("FP32", "FP64") or np.isfinite(values).all():
+            return [*values.tolist()]
+        why = "holds NaN or infinity, which JSON cannot carry"
+    raise LoadgenError(
+        f"input {tensor.name!r}: {tensor.datatype} {why}, and the server takes no binary tensors over HTTP "
+        "(extension binary_tensor_data); use gRPC"
+    )
 
 
 def _from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> bytes:

@@ -46,7 +46,12 @@ def http_server(*, answer=echo, tls=None):  # noqa: C901 - a flat handler
 
         def do_GET(self):
             seen.append((self.path, self.headers.items()))
-            self.reply(200, json.dumps({"name": "independent", "version": "1", "extensions": []}).encode())
+            self.reply(
+                200,
+                json.dumps(
+                    {"name": "independent", "version": "1", "extensions": ["binary_tensor_data"]}
+                ).encode(),
+            )
 
         def do_POST(self):
             seen.append((self.path, self.headers.items()))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from aiohttp import web
 
@@ -50,9 +51,11 @@ class Mock:
         self.models = models if models is not None else {"m": Model()}
         self.server_ready, self.statistics, self.tls = server_ready, statistics, tls
         self.hang_statistics = False
+        self.extensions = ["statistics", "binary_tensor_data"]
         self.bodies = None  # a list, to keep what was sent
         self.base = base  # a path in front of v2, e.g. /serving/x
         self.headers = []  # of every request, in order
+        self.paths = []  # as they were sent, percent-encoded
         self.requests = 0
         self.rows = 0
         self.most_in_flight = self._in_flight = 0
@@ -89,9 +92,11 @@ class Mock:
         self.headers.append(dict(request.headers))
         if not request.path.startswith(f"{self.base}/"):
             return web.Response(status=404)
-        parts = request.match_info["path"].removeprefix(self.base.lstrip("/")).strip("/").split("/")
+        raw = request.rel_url.raw_path.removeprefix(self.base)
+        self.paths.append(raw)
+        parts = [unquote(part) for part in raw.strip("/").split("/")]
         if parts == ["v2"]:
-            return web.json_response({"name": "mock", "version": "0", "extensions": ["statistics"]})
+            return web.json_response({"name": "mock", "version": "0", "extensions": self.extensions})
         if parts == ["v2", "health", "live"]:
             return web.Response()
         if parts == ["v2", "health", "ready"]:
@@ -113,6 +118,7 @@ class Mock:
             return web.json_response(
                 {"error": f"Request for unknown model: '{name}' is not found"}, status=404
             )
+        rest = rest[2:] if rest[:1] == ["versions"] else rest
         if rest == ["ready"]:
             return web.Response(status=200 if model.ready else 503)
         if not rest:

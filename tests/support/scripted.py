@@ -127,7 +127,7 @@ class HttpLink(_Link):
 
     def control(self, path):
         if path == "/v2":
-            return {"name": "scripted", "version": "0", "extensions": ["statistics"]}
+            return {"name": "scripted", "version": "0", "extensions": ["statistics", "binary_tensor_data"]}
         if path.endswith("/config"):
             return MODEL.config("m")
         if path.endswith("/stats"):

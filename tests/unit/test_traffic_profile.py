@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from loadgen.traffic import inputs, lengths, phases
+from loadgen.traffic import http_request, inputs, lengths, phases, shared_memory
 from loadgen.traffic import profile as module
 from loadgen.traffic.profile import ProfileError, load_profile, parse_profile
 
@@ -83,8 +83,44 @@ def test_the_reference_names_every_key():
     words = set(re.findall(r"[a-z_]+(?=:)|wait|drop|uniform|poisson", REFERENCE))
     for room in (module, phases, lengths, inputs):
         for part in vars(room).values():
-            if isinstance(part, type) and issubclass(part, BaseModel):
+            own = getattr(part, "__module__", "") not in (http_request.__name__, shared_memory.__name__)
+            if own and isinstance(part, type) and issubclass(part, BaseModel):
                 assert {field.alias or name for name, field in part.model_fields.items()} <= words, part
+
+
+@pytest.mark.parametrize("room", [http_request, shared_memory])
+def test_a_dialects_reference_names_every_key_and_is_one(room):
+    text = re.search(r"```yaml\n(.*?)```", room.__doc__, re.DOTALL)[1]
+    words = set(re.findall(r"[a-z_]+(?=:)", text))
+    for part in vars(room).values():
+        if isinstance(part, type) and issubclass(part, BaseModel) and part.__module__ == room.__name__:
+            assert {field.alias or name for name, field in part.model_fields.items()} <= words, part
+    kinds = "kinds:\n" + text if not text.startswith("kinds:") else text
+    profile = parse_profile(kinds + "phases: [{name: load, closed: {users: 1, requests: 1}}]\n", "p")
+    assert len(profile.kinds) == 1
+
+
+def test_a_plain_http_kind_has_no_model_and_any_other_has_one():
+    def said(kind):
+        with pytest.raises(ProfileError) as caught:
+            parse_profile(
+                f"kinds: {{k: {kind}}}\nphases: [{{name: load, closed: {{users: 1, requests: 1}}}}]", "p"
+            )
+        return str(caught.value)
+
+    assert said("{length: 4}") == "p:1: kinds.k.model: is missing; write e.g. model: minilm"
+    assert (
+        said("{model: m, http: {path: /}}")
+        == "p:1: kinds.k.model: does not go with http; take one of them out"
+    )
+    assert "kinds.k.shared_memory: does not go with http" in said(
+        "{http: {path: /}, shared_memory: {inputs: true}}"
+    )
+    assert "kinds.k.http: nothing of the request takes a length" in said("{length: 4, http: {path: /}}")
+    assert "needs inputs: true, outputs: true, or both" in said("{model: m, shared_memory: {}}")
+    assert "'64' is not a size: write a number and one of" in said(
+        "{model: m, shared_memory: {outputs: {y: '64'}}}"
+    )
 
 
 def test_it_keeps_its_text():

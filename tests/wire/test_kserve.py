@@ -184,6 +184,46 @@ def test_an_http_request_is_binary_whatever_the_type():
     }
 
 
+def test_an_http_request_as_json_for_servers_without_binary_tensors():
+    texts = ["中文🙂".encode(), b"", b'a"b']
+    tensors = [
+        Tensor("f", "FP32", (1, 2), np.array([0.1, -2], "<f4").tobytes()),
+        Tensor("i", "INT64", (2,), np.array([-(2**63), 2**63 - 1], "<i8").tobytes()),
+        Tensor("b", "BOOL", (2,), b"\1\0"),
+        Tensor("s", "BYTES", (3,), kserve_http.join_bytes(texts)),
+        Tensor("e", "UINT8", (0,), b""),
+    ]
+    request = kserve_http.infer_request("m", "", tensors, parameters={"p": 1}, outputs=["y"], binary=False)
+    assert request.headers == (("Content-Type", "application/json"),)
+    head = json.loads(request.body)
+    assert head["parameters"] == {"p": 1}
+    assert head["outputs"] == [{"name": "y"}]
+    values = {t["name"]: t["data"] for t in head["inputs"]}
+    assert np.array(values.pop("f"), "<f4").tobytes() == tensors[0].data
+    assert values == {"i": [-(2**63), 2**63 - 1], "b": [True, False], "s": ["中文🙂", "", 'a"b'], "e": []}
+    assert [(t["datatype"], t["shape"]) for t in head["inputs"]] == [
+        (t.datatype, list(t.shape)) for t in tensors
+    ]
+
+
+@pytest.mark.parametrize(
+    ("tensor", "why"),
+    [
+        (Tensor("x", "FP16", (1,), b"ab"), "FP16 has no JSON form"),
+        (Tensor("x", "BF16", (1,), b"ab"), "BF16 has no JSON form"),
+        (Tensor("x", "FP32", (1,), np.array([np.nan], "<f4").tobytes()), "FP32 holds NaN or infinity"),
+        (
+            Tensor("x", "BYTES", (1,), kserve_http.join_bytes([b"\xff\xfe"])),
+            "BYTES holds bytes that are not UTF-8",
+        ),
+    ],
+)
+def test_what_has_no_json_form_is_refused(tensor, why):
+    """Case 7 for BYTES: never sent as something else."""
+    with pytest.raises(LoadgenError, match=f"input 'x': {why}.*use gRPC"):
+        kserve_http.infer_request("m", "", [tensor], binary=False)
+
+
 def _reply(outputs, raw=b"", *, binary=True):
     head = json.dumps({"model_name": "m", "outputs": outputs}).encode()
     return ({"inference-header-content-length": str(len(head))} if binary else {}), head + raw
