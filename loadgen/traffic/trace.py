@@ -32,10 +32,12 @@ and to, where, zero, kinds; the first row that is left is due at 0; then max_gap
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from loadgen.traffic.document import ProfileError, read_document
 from loadgen.traffic.lengths import Positive, Tokens
 from loadgen.traffic.parts import Count, DurationNs, FaultsError, Name, Part, TraceTimeNs
+from loadgen.traffic.problems import problems
 from loadgen.traffic.words import show_value
 
 Format = Literal[
@@ -171,3 +173,16 @@ class Trace(Part):
         """Columns beyond times and lengths that are looked at, each with the key that asks for it."""
         asked = dict.fromkeys(self.where, "where")
         return asked if self.kinds is None else {**asked, self.kinds.column: "kinds.column"}
+
+
+def parse_trace(file: str, keys: str, name: str) -> Trace:
+    """A trace from its file and its other keys as YAML or JSON, e.g. "{unit: ms}".  Raises ProfileError."""
+    document = read_document(keys, name)
+    if not isinstance(document.data, dict):
+        raise ProfileError(
+            f"{name}: {show_value(document.data)} where a trace's keys are needed, e.g. {{unit: ms}}"
+        )
+    try:
+        return Trace.model_validate({"file": file, **document.data})
+    except ValidationError as error:
+        raise ProfileError(*problems(error, Trace, document, name)) from None
