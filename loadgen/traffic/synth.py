@@ -97,8 +97,11 @@ def _edges(due_ns: _Ints, span: float) -> _Reals:
     gaps, grain = np.diff(due_ns), span / 1000
     long = np.flatnonzero(gaps > max(_SILENCE * span / len(due_ns), 3 * grain))
     long = long[np.argsort(gaps[long])[-_MOST_STRETCHES:]]
-    begins, ends = np.ceil(due_ns[long] / grain + 1e-9), np.floor(due_ns[long + 1] / grain)
-    return np.unique(np.concatenate([np.linspace(0.0, span, pieces + 1), begins * grain, ends * grain]))
+    begins = grain * np.ceil(due_ns[long] / grain + 1e-9)
+    ends = grain * np.floor(due_ns[long + 1] / grain)
+    equal = np.linspace(0.0, span, pieces + 1)
+    inside = ((equal[:, None] > begins) & (equal[:, None] < ends)).any(axis=1)
+    return np.unique(np.concatenate([equal[~inside], begins, ends]))
 
 
 def _burstiness(due_ns: _Ints, edges: _Reals, count: _Ints) -> tuple[float, _Reals]:

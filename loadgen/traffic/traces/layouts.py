@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from loadgen.traffic.trace import Columns, Format, Seam, Trace, Unit
-from loadgen.traffic.traces.source import Source, TraceError
+from loadgen.traffic.traces.source import BOM, Source, TraceError
 
 _TOKENS = {"input": "input_length", "output": "output_length"}
 _BAILIAN_KEYS = {"chat_id", "parent_chat_id", "type", "turn"}
@@ -84,7 +84,7 @@ def recognise(head: bytes, name: str) -> Format:
         raise TraceError(
             f"{name}: a Parquet file; name its columns: {{time: ..., input: ...}} and the time's unit"
         )
-    text = head.removeprefix(b"\xef\xbb\xbf").lstrip()
+    text = head.removeprefix(BOM).lstrip()
     if text.startswith(b"["):
         if re.search(rb'"(?:conversations|messages)"\s*:', text):
             return "sharegpt"
@@ -108,7 +108,7 @@ def recognise(head: bytes, name: str) -> Format:
 
 def header_of(text: bytes) -> Sequence[str]:
     """The names of a CSV's columns, as its first line has them."""
-    line = text.removeprefix(b"\xef\xbb\xbf").split(b"\n", 1)[0].decode(errors="replace").rstrip("\r")
+    line = text.removeprefix(BOM).split(b"\n", 1)[0].decode(errors="replace").rstrip("\r")
     return next(csv.reader(io.StringIO(line), delimiter=delimiter_of(text)), [])
 
 
@@ -121,7 +121,7 @@ def delimiter_of(text: bytes) -> str:
 def _container(head: bytes) -> Format:
     if head.startswith(b"PAR1"):
         return "parquet"
-    return "jsonl" if head.removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"{") else "csv"
+    return "jsonl" if head.removeprefix(BOM).lstrip().startswith(b"{") else "csv"
 
 
 def _objects(text: bytes) -> list[dict[str, Any]]:
@@ -168,7 +168,8 @@ def _votes(rows: Sequence[Mapping[str, Any]], keys: set[str]) -> dict[str, bool]
         size: bool(counts) and all(n == -(-length // size) for n, length in counts) for size in (16, 512)
     }
     fractions = any(isinstance(stamp, float) and not stamp.is_integer() for stamp in stamps)
+    signs = bool(keys & _BAILIAN_KEYS) or fractions  # of Bailian, whatever rows of a single block say
     return {
-        "mooncake": blocks[512] and not blocks[16],
-        "bailian": bool(keys & _BAILIAN_KEYS) or fractions or (blocks[16] and not blocks[512]),
+        "mooncake": blocks[512] and not blocks[16] and not (signs and all(n == 1 for n, _ in counts)),
+        "bailian": signs or (blocks[16] and not blocks[512]),
     }

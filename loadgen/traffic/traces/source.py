@@ -18,6 +18,7 @@ from loadgen.units import show_bytes
 BLOCK_BYTES = 1 << 20
 MOST_LINE_BYTES = 64 << 20
 HEAD_BYTES = 256 << 10  # what a format is recognised by
+BOM = b"\xef\xbb\xbf"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
@@ -67,8 +68,6 @@ class Source:
         line, rest = 1, b""
         with self.stream() as stream:
             while new := stream.read(block_bytes):
-                if line == 1 and not rest:
-                    new = new.removeprefix(b"\xef\xbb\xbf")
                 cut = new.rfind(b"\n") + 1
                 if not cut:
                     rest += new
@@ -78,10 +77,10 @@ class Source:
                         )
                     continue
                 block = rest + new[:cut]
-                yield line, block
+                yield line, block.removeprefix(BOM) if line == 1 else block
                 line, rest = line + block.count(b"\n"), new[cut:]
         if rest:
-            yield line, rest
+            yield line, rest.removeprefix(BOM) if line == 1 else rest
 
     def sha256(self) -> str:
         """Of the file as it lies there, compressed or not."""

@@ -41,8 +41,8 @@ def facts_of(  # noqa: PLR0913 - the whole story at once
         "lengths_from": _lengths_from(trace, layout),
         "rows_read": read,
         "rows_kept": kept,
-        "dropped": {reason: n for reason, n in sieve.dropped.items() if n},
-        "changed": dict(sieve.changed),
+        "dropped": {reason: n for reason, n in sorted(sieve.dropped.items()) if n},
+        "changed": dict(sorted(sieve.changed.items())),
         "stopped_at": stopped or None,
         "timed": due_ns is not None,
         "scale": trace.scale.model_dump(),
@@ -83,7 +83,7 @@ def _sentences(facts: dict[str, Any], how: str, seams: int) -> list[str]:
         f"{facts['rows_kept']:,} of {facts['rows_read']:,} rows read are replayed"
         + (f" (left out: {lost})" if lost else "")
     )
-    said += [f"{n:,} rows: {what}" for what, n in facts["changed"].items()]
+    said += [f"{n:,} row{'s' * (n > 1)}: {what}" for what, n in facts["changed"].items()]
     if facts["lengths_from"] not in ("trace", "tokenizer"):
         said.append(f"lengths are an {facts['lengths_from']}")
     if facts["stopped_at"]:
@@ -97,7 +97,7 @@ def _sentences(facts: dict[str, Any], how: str, seams: int) -> list[str]:
         )
     if facts["late_rows"]:
         said.append(
-            f"{facts['late_rows']:,} rows stood out of order, by {show_ns(facts['latest_ns'])} at most: sorted"
+            f"rows that stood out of order, {facts['late_rows']:,}, by {show_ns(facts['latest_ns'])} at most: sorted"
         )
     if facts["max_gap_ns"] is not None:
         cut = f"{facts['gaps_cut']:,} were, {show_ns(facts['gaps_cut_ns'])} in all"
