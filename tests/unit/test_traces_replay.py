@@ -125,6 +125,13 @@ def test_case_54_many_small_gaps_add_up_to_the_whole(tmp_path):
     assert np.abs(fast.due_ns - np.arange(100_001) * 50_000 / 3).max() <= 0.5
 
 
+def test_a_phase_of_a_trace_lasts_one_mean_gap_longer(tmp_path):
+    assert table(tmp_path, TEN).duration_ns == 100 * S
+    assert table(tmp_path, TEN, speed=3).duration_ns == pytest.approx(100 * S / 3, abs=10)
+    assert table(tmp_path, TEN[:1]).duration_ns == S
+    assert table(tmp_path, [(7, 1, 1, "a")] * 3).duration_ns == S
+
+
 def test_rows_written_late_are_put_in_their_place(tmp_path):
     rows = [(0, 1, 1, "a"), (10, 2, 1, "a"), (30, 3, 1, "a"), (20, 4, 1, "a"), (30, 5, 1, "a")]
     sorted_ = table(tmp_path, rows)

@@ -44,6 +44,16 @@ class TraceRows:
     kinds: tuple[str, ...]
     facts: dict[str, Any]
 
+    @property
+    def duration_ns(self) -> int:
+        """How long a phase of these rows lasts: the last is followed by the mean gap, so that rows over
+        duration is their rate; a second where all are due at once.  0 without times.
+        """
+        if self.due_ns is None:
+            return 0
+        n, last = len(self.due_ns), int(self.due_ns[-1])
+        return last + -(-last // (n - 1)) if last else 10**9
+
 
 def read_trace(trace: Trace, folder: Path, block_bytes: int = BLOCK_BYTES) -> TraceRows:
     """Reads a trace that lies in, or relative to, a folder.  Raises TraceError, naming file and line."""
