@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from loadgen.traffic.trace import Trace
+from loadgen.traffic.traces.columns import NONE, times_ns
+from loadgen.traffic.traces.json_rows import _fast, _slow
 from loadgen.traffic.traces.read import read_trace
 from loadgen.traffic.traces.source import TraceError
 
@@ -312,6 +314,26 @@ def test_plain_jsonl_takes_odd_rows(tmp_path):
     assert read(tmp_path, text, columns={"time": "t"}, unit="s", where={"who": True}).facts["rows_kept"] == 1
     dates = b'{"at": "2024-01-01T00:00:00Z"}\n{"at": "2024-01-01T00:00:00.25Z"}\n'
     assert due_ms(read(tmp_path, dates, columns={"time": "at"}, unit="datetime")) == [0, 250]
+
+
+NUMBER = st.one_of(st.none(), st.integers(0, 10**6), st.floats(0, 1e6).map(lambda x: round(x, 3)))
+
+
+@given(stamps=st.lists(st.one_of(NUMBER, NUMBER.map(str)), min_size=1, max_size=8))
+def test_alike_and_odd_rows_of_json_mean_the_same(stamps):
+    block = "".join(
+        json.dumps({"x": [1], "t": stamp} if stamp else {"t": stamp}) + "\n" for stamp in stamps
+    ).encode()
+    stamps = [None if stamp == "None" else stamp for stamp in stamps]
+    block = block.replace(b'"None"', b"null")
+    slow = _slow("t", 1, block, ["t"], set())["t"]
+    expected = [NONE if stamp is None else round(float(stamp) * 1e9) for stamp in stamps]
+    assert times_ns(slow, "s").tolist() == expected
+    fast = _fast(block, ["t"], len(stamps))
+    if fast is not None:
+        assert times_ns(fast["t"], "s").tolist() == expected
+    else:
+        assert len({type(stamp) for stamp in stamps} - {type(None)}) > 1 or stamps[0] is None
 
 
 def test_parquet(tmp_path):

@@ -232,6 +232,15 @@ def test_what_is_wrong_is_named_by_file_and_line(tmp_path, text, keys, said):
     assert "\n" not in str(caught.value)
 
 
+def test_bytes_that_are_no_text_are_named_by_their_line(tmp_path):
+    (tmp_path / "t.csv").write_bytes(b"t,in,note\n1,5,a\n2,6,\xff\n3,x,b\n")
+    trace = {"file": "t.csv", "columns": {"time": "t", "input": "in"}, "unit": "s"}
+    with pytest.raises(TraceError, match=r"t\.csv:4: 'x' is no input"):
+        read_trace(Trace.model_validate(trace), tmp_path)
+    with pytest.raises(TraceError, match=r"t\.csv:3: is not UTF-8 text"):
+        read_trace(Trace.model_validate({**trace, "where": {"note": "a"}}), tmp_path)
+
+
 def test_files_that_cannot_be_read(tmp_path):
     for file, said in (("no.csv", "no such trace"), (".", "is a folder")):
         with pytest.raises(TraceError, match=said):

@@ -29,6 +29,13 @@ def test_every_row_of_azures_excerpt_is_replayed_ten_times_as_fast():
     assert rows.facts["sha256"] == hashlib.sha256((PROFILES / trace.file).read_bytes()).hexdigest()
 
 
+def test_case_54_fifty_times_as_fast_lasts_a_fiftieth():
+    """Field case 54: nothing adds up over the rows, so the whole is right to less than a nanosecond."""
+    plain, fast = (read_trace(Trace(file="azure_conv_2023_head.csv", speed=s), PROFILES) for s in (1, 50))
+    assert plain.due_ns[-1] == 106_330_212_000
+    assert abs(fast.due_ns[-1] - plain.due_ns[-1] / 50) <= 0.5
+
+
 def test_the_excerpt_is_unchanged_and_attributed():
     data = (PROFILES / "azure_conv_2023_head.csv").read_bytes()
     assert data.startswith(

@@ -1,5 +1,6 @@
 """Comma-separated rows, by the names in the header: pyarrow reads, Python's csv says on which line it broke."""
 
+import contextlib
 import csv
 import io
 from collections.abc import Callable, Iterator, Sequence
@@ -79,17 +80,20 @@ def _placer(name: str, line: int, block: bytes, delimiter: str) -> Callable[[int
 
 def _fault(name: str, line: int, block: bytes, delimiter: str, width: int, said: str) -> str:
     try:
-        for at, cells in _rows(line, block, delimiter):
-            if len(cells) != width:
-                return f"{name}:{at}: {len(cells)} cells where the header has {width}"
-    except UnicodeDecodeError:
-        return f"{name}: is not UTF-8 text"
+        block.decode()
+    except UnicodeDecodeError as why:
+        at = line + block.count(b"\n", 0, why.start)
+        return f"{name}:{at}: is not UTF-8 text"
+    for at, cells in _rows(line, block, delimiter):
+        if len(cells) != width:
+            return f"{name}:{at}: {len(cells)} cells where the header has {width}"
     return f"{name}:{line}: not CSV: {' '.join(said.split())[:200]}"
 
 
 def _rows(line: int, block: bytes, delimiter: str) -> Iterator[tuple[int, list[str]]]:
     """The rows of a block, each with the line it ends on; blank lines are no rows."""
-    reader = csv.reader(io.StringIO(block.decode(), newline=""), delimiter=delimiter)
-    for cells in reader:
-        if cells:
-            yield line + reader.line_num - 1, cells
+    reader = csv.reader(io.StringIO(block.decode(errors="replace"), newline=""), delimiter=delimiter)
+    with contextlib.suppress(csv.Error):  # a cell beyond what Python's csv takes: no line is known
+        for cells in reader:
+            if cells:
+                yield line + reader.line_num - 1, cells

@@ -66,7 +66,7 @@ def _fast(block: bytes, needed: Sequence[str], rows: int) -> dict[str, pa.Array]
     return None
 
 
-_TYPES = {int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
+_TYPES = {type(None): pa.int64(), int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
 
 
 def _parsed(block: bytes, types: _Types) -> pa.Table:

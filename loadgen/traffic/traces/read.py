@@ -175,18 +175,19 @@ class _Reading:
             raise TraceError(
                 f"{self.source.name}: no row is left of {self.read:,} ({lost or 'none was read'})"
             )
-        times, due_ns, cut, cut_ns = arrays["time"], None, 0, 0
+        due_ns, span_ns, cut, cut_ns = None, 0, 0, 0
         if self._timed:
             if self.timeline.late:
-                order = np.argsort(times, kind="stable")
+                order = np.argsort(arrays["time"], kind="stable")
                 arrays = {name: array[order] for name, array in arrays.items()}
-                times = arrays["time"]
+            times = arrays.pop("time")
+            span_ns = int(times[-1] - times[0])
             due_ns, cut, cut_ns = due(times, trace.max_gap_ns, trace.speed)
         elif asked := _about_time(trace):
             raise TraceError(f"{self.source.name}: has no times, so {' and '.join(asked)} cannot be applied")
         facts = facts_of(
             trace, self.layout, self.source, how, read=self.read, kept=self.kept, stopped=self.stopped,
-            sieve=self.sieve, timeline=self.timeline, times=times if self._timed else None, due_ns=due_ns,
+            sieve=self.sieve, timeline=self.timeline, trace_span_ns=span_ns, due_ns=due_ns,
             gaps_cut=cut, gaps_cut_ns=cut_ns,
         )  # fmt: skip
         return TraceRows(

@@ -25,7 +25,7 @@ def facts_of(  # noqa: PLR0913 - the whole story at once
     stopped: str,
     sieve: Sieve,
     timeline: Timeline,
-    times: Ints | None,
+    trace_span_ns: int,
     due_ns: Ints | None,
     gaps_cut: int,
     gaps_cut_ns: int,
@@ -47,7 +47,7 @@ def facts_of(  # noqa: PLR0913 - the whole story at once
         "timed": due_ns is not None,
         "scale": trace.scale.model_dump(),
     }
-    if due_ns is not None and times is not None:
+    if due_ns is not None:
         facts |= {
             "seam_policy": timeline.policy,
             "seams": [
@@ -56,7 +56,7 @@ def facts_of(  # noqa: PLR0913 - the whole story at once
             ],
             "late_rows": timeline.late,
             "latest_ns": timeline.latest_ns,
-            "trace_span_ns": int(times[-1] - times[0]),
+            "trace_span_ns": trace_span_ns,
             "span_ns": int(due_ns[-1]),
             "speed": trace.speed,
             "max_gap_ns": trace.max_gap_ns,

@@ -101,16 +101,21 @@ class Timeline:
 def due(times: Ints, max_gap_ns: int | None, speed: float) -> tuple[Ints, int, int]:
     """When rows of ascending trace time are due, the first at 0; how many gaps were cut, by how much in all.
 
-    A gap longer than `max_gap_ns` of trace time lasts `max_gap_ns`; then all is divided by `speed`.
+    A gap longer than `max_gap_ns` of trace time lasts `max_gap_ns`; then all is divided by `speed`.  The given
+    array becomes the due times: there may be tens of millions.
     """
-    since = times - times[0]
+    since = times
+    since -= int(times[0])
     cut = cut_ns = 0
     if max_gap_ns is not None:
         gaps = np.diff(since)
         long = gaps > max_gap_ns
         cut, cut_ns = int(long.sum()), int((gaps[long] - max_gap_ns).sum())
         np.cumsum(np.minimum(gaps, max_gap_ns, out=gaps), out=since[1:])
-    return (since if speed == 1 else np.rint(since / speed).astype(np.int64)), cut, cut_ns
+    for at in range(0, len(since) if speed != 1 else 0, _STRETCH):
+        part = since[at : at + _STRETCH]
+        part[:] = np.rint(part / speed)
+    return since, cut, cut_ns
 
 
 def fullest(due_ns: Ints, width_ns: int) -> int:
