@@ -1,4 +1,4 @@
-"""`loadgen profile`: check a traffic profile, show what it will send, list its keys."""
+"""`loadgen profile`: check a traffic profile, show what it will send, list its keys, fit one to a trace."""
 
 import json
 from collections.abc import Sequence
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from loadgen.traffic.profile import Kind, Phase, TrafficProfile
 
 app = typer.Typer(
-    help="Check a traffic profile, show what it will send, list its keys.", no_args_is_help=True
+    help="Check a traffic profile, show what it will send, list its keys, fit one to a trace.",
+    no_args_is_help=True,
 )
 
 _BARS = "▁▂▃▄▅▆▇█"
@@ -93,6 +94,34 @@ def keys() -> None:
     from loadgen.traffic import http_request, profile, shared_memory
 
     typer.echo("\n\n\n".join(inspect.getdoc(room) or "" for room in (profile, http_request, shared_memory)))
+
+
+@app.command()
+def synth(
+    trace: Annotated[Path, typer.Argument(help="A recorded trace.", show_default=False)],
+    out: Annotated[Path | None, typer.Option(help="The profile to write; default: stdout.")] = None,
+    keys: Annotated[str, typer.Option(help="A trace's keys, as a profile has them.")] = "{}",
+    model: Annotated[str, typer.Option(help="The model that the profile names.")] = "minilm",
+) -> None:
+    """Fit a profile to a trace: rate curve, burstiness, lengths; none of its rows is in the profile.
+
+    Example: loadgen profile synth trace.csv --keys "{columns: {time: t, input: tokens}, unit: ms}" --out fit.yaml
+    """
+    from loadgen.traffic.synth import synthesize
+    from loadgen.traffic.trace import parse_trace
+    from loadgen.traffic.traces.read import read_trace
+
+    if out is not None and out.exists():
+        raise LoadgenError(f"{out}: is there already; name a new file")
+    rows = read_trace(parse_trace(str(trace.absolute()), keys, "--keys"), Path())
+    for line in rows.facts["said"]:
+        typer.echo(line, err=True)
+    text = synthesize(rows, name="fitted" if out is None else out.stem, model=model)
+    if out is None:
+        typer.echo(text, nl=False)
+    else:
+        out.write_text(text, encoding="utf-8")
+        typer.echo(f"wrote {out}", err=True)
 
 
 def _n(count: int, what: str) -> str:

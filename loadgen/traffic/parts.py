@@ -12,6 +12,7 @@ from loadgen.traffic.words import show_value
 from loadgen.units import parse_duration, parse_rate
 
 _LONGEST_NS = 31 * 24 * 3600 * 10**9
+_LONGEST_TRACE_NS = 87_600 * 3600 * 10**9  # what was recorded may have lasted longer than what is sent
 _FASTEST_PER_S = 1e9
 _Item = TypeVar("_Item")
 
@@ -38,6 +39,13 @@ def _text(value: Any, example: str) -> str:
     if value.lstrip().startswith("-"):
         raise ValueError(f"{show_value(value)} is negative; write e.g. {example}")
     return value
+
+
+def _trace_time(value: Any) -> int:
+    ns = parse_duration(_text(value, "10m"))
+    if ns > _LONGEST_TRACE_NS:
+        raise ValueError(f"{show_value(value)} is longer than 10 years (87600h)")
+    return ns
 
 
 def _duration(value: Any) -> int:
@@ -72,6 +80,7 @@ def as_tuple(value: Any) -> Any:
 
 DurationNs = Annotated[int, BeforeValidator(_positive_duration)]
 DurationOrZeroNs = Annotated[int, BeforeValidator(_duration)]
+TraceTimeNs = Annotated[int, BeforeValidator(_trace_time)]
 RatePerS = Annotated[float, BeforeValidator(_rate)]
 Name = Annotated[str, Field(min_length=1, max_length=120), AfterValidator(printable)]
 Count = Annotated[int, Field(ge=1, le=10**9)]
