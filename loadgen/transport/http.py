@@ -38,6 +38,7 @@ class HttpTransport:
         headers: Iterable[tuple[str, str]] = (),
         connect_timeout_ns: int = CONNECT_TIMEOUT_NS,
         tls: ssl.SSLContext | None = None,
+        via: tuple[str, int] | None = None,
     ) -> None:
         self._target = target
         self._headers = tuple(headers)
@@ -55,7 +56,7 @@ class HttpTransport:
         self._links: set[Connection] = set()
         self.dialer: Dialer[Connection] = Dialer(
             target, clock, tls, connect_timeout_ns, lambda: Connection(self), self._opened, self._failed,
-            self.want, "http/1.1",
+            self.want, "http/1.1", via,
         )  # fmt: skip
         self._closed = False
         self._all_gone: asyncio.Future[None] | None = None
