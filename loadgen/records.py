@@ -196,6 +196,7 @@ class PhasePlan:
     users: int = 0
     requests: int | None = None
     think_ns: int = 0
+    facts: Mapping[str, Any] | None = None  # of the trace or file that it was read from, for run.json
 
 
 @dataclass(frozen=True, slots=True)

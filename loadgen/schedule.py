@@ -14,17 +14,25 @@ nanoseconds, far above what mathematical libraries differ by.
 It must not know clocks, payloads or servers.
 """
 
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
+
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from loadgen.records import LoadgenError, PhasePlan, Plan
 from loadgen.traffic.phases import Closed, Open, Phase, Segment
-from loadgen.traffic.profile import Kind, TrafficProfile
 from loadgen.workload.lengths import draw_lengths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from loadgen.traffic.profile import Kind, TrafficProfile
+    from loadgen.traffic.trace import Trace
+    from loadgen.traffic.traces.read import TraceRows
 
 CYCLE = 65_536  # a closed loop's draws, used round and round
 _WHEN, _KIND, _DRAW, _LENGTH = range(4)  # what a random stream is for
@@ -103,15 +111,17 @@ def rate_curve(segments: Sequence[Segment]) -> RateCurve:
 
 
 def plan(profile: TrafficProfile, seed: int | None = None) -> Plan:
-    """Every phase of a profile, planned in full; `seed` stands in for the profile's own."""
+    """Every phase of a profile, planned in full; `seed` stands in for the profile's own.
+
+    Raises LoadgenError for a trace that cannot be read.
+    """
     chosen = profile.seed if seed is None else seed
     if chosen < 0:
         raise ScheduleError(f"seed {chosen}: allowed: a whole number of 0 or more")
-    kinds = list(profile.kinds.values())
     return Plan(
         seed=chosen,
         kinds=tuple(profile.kinds),
-        phases=tuple(_phase(phase, index, chosen, kinds) for index, phase in enumerate(profile.phases)),
+        phases=tuple(_phase(phase, index, chosen, profile) for index, phase in enumerate(profile.phases)),
     )
 
 
@@ -119,26 +129,80 @@ def _stream(seed: int, *key: int) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seed, spawn_key=key)))
 
 
-def _phase(phase: Phase, index: int, seed: int, kinds: Sequence[Kind]) -> PhasePlan:
-    due_ns = _due(phase.open, _stream(seed, index, _WHEN)) if phase.open else None
-    n = CYCLE if due_ns is None else len(due_ns)
-    closed = phase.closed or Closed.model_construct(users=0, duration_ns=None, requests=None, think_ns=0)
+def _phase(phase: Phase, index: int, seed: int, profile: TrafficProfile) -> PhasePlan:
+    rows = None if phase.trace is None else _rows(phase.trace, profile.folder)
+    facts = None if rows is None else dict(rows.facts)
+    due_ns, duration_ns, closed = None, None, phase.closed
+    if phase.open is not None:
+        due_ns, duration_ns = _due(phase.open, _stream(seed, index, _WHEN)), phase.open.duration_ns
+    elif rows is not None and rows.due_ns is not None and closed is None:
+        due_ns, duration_ns = rows.due_ns, rows.duration_ns
+    elif closed is None:  # rows without times, and nothing else that says when
+        closed = Closed.model_validate({"users": 1})
+    if facts is not None and (closed is not None or phase.open is not None):
+        facts["said"] = [
+            *facts.get("said", ()),
+            _order_only(closed, timed=rows is not None and rows.due_ns is not None),
+        ]
+    requests = None if closed is None else closed.requests
+    if due_ns is not None:
+        n = len(due_ns)
+    elif rows is not None:
+        n = len(rows.length)
+        requests = n if requests is None and closed is not None and closed.duration_ns is None else requests
+    else:
+        n = min(CYCLE, requests or CYCLE)
+    kinds = list(profile.kinds.values())
     kind = _kinds(kinds, n, _stream(seed, index, _KIND))
+    if rows is not None:
+        told = rows.kind[np.arange(n) % len(rows.kind)]
+        places = np.array([list(profile.kinds).index(name) for name in rows.kinds] or [0], np.int16)
+        kind = np.where(told >= 0, places[told], kind).astype(np.int16)
     length, output = _lengths(kinds, kind, seed, index)
+    if rows is not None:
+        length = _told(rows.length, length, n)
+        asks = np.array([k.text is not None or k.http is not None for k in kinds])[kind]
+        output = np.where(asks, _told(rows.output, output, n), -1).astype(np.int32)
     return PhasePlan(
         name=phase.name,
-        loop="open" if phase.open else "closed",
+        loop="open" if due_ns is not None else "closed",
         measured=not phase.warmup,
-        duration_ns=phase.open.duration_ns if phase.open else closed.duration_ns,
+        duration_ns=duration_ns if closed is None else closed.duration_ns,
         due_ns=due_ns,
         kind=kind,
         length=length,
         output=output,
         draw=_stream(seed, index, _DRAW).integers(0, 2**32, size=n, dtype=np.uint32),
-        users=closed.users,
-        requests=closed.requests,
-        think_ns=closed.think_ns,
+        users=0 if closed is None else closed.users,
+        requests=requests,
+        think_ns=0 if closed is None else closed.think_ns,
+        facts=facts,
     )
+
+
+def _rows(trace: Trace, folder: Path) -> TraceRows:
+    from loadgen.traffic.traces.read import read_trace  # brings pyarrow along
+
+    return read_trace(trace, folder)
+
+
+def _order_only(closed: Closed | None, *, timed: bool) -> str:
+    """Why a trace gives lengths and order but not times."""
+    loop = (
+        "the phase's open loop"
+        if closed is None
+        else f"a closed loop of {closed.users} user{'s' * (closed.users > 1)}"
+    )
+    why = "its own times are not used" if timed else "the trace has no times"
+    return f"rows are sent in file order by {loop}: {why}"
+
+
+def _told(rows: npt.NDArray[np.int32], drawn: npt.NDArray[np.int32] | None, n: int) -> npt.NDArray[np.int32]:
+    """A trace's lengths in file order, from the start again when there are more arrivals than rows; where it
+    does not tell, those drawn from the kind's law.
+    """
+    told = rows if len(rows) == n else rows[np.arange(n) % len(rows)]
+    return told if drawn is None else np.where(told >= 0, told, drawn).astype(np.int32)
 
 
 def _kinds(kinds: Sequence[Kind], n: int, rng: np.random.Generator) -> npt.NDArray[np.int16]:

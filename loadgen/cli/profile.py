@@ -91,9 +91,10 @@ def keys() -> None:
     """
     import inspect
 
-    from loadgen.traffic import http_request, profile, shared_memory
+    from loadgen.traffic import chat, http_request, network, profile, shared_memory, trace
 
-    typer.echo("\n\n\n".join(inspect.getdoc(room) or "" for room in (profile, http_request, shared_memory)))
+    rooms = (profile, chat, http_request, shared_memory, trace, network)
+    typer.echo("\n\n\n".join(inspect.getdoc(room) or "" for room in rooms))
 
 
 @app.command()

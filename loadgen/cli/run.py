@@ -56,6 +56,10 @@ def run(
     transport: Annotated[
         Transport, typer.Option(help="wire is ours; reference is the official clients, dear, for comparison.")
     ] = Transport.wire,
+    plan: Annotated[
+        Path | None,
+        typer.Option(help="A saved plan (`loadgen profile show --save`): the same arrivals, bit for bit."),
+    ] = None,
     workers: Annotated[
         int, typer.Option(min=1, max=256, help="Processes that send, each with a core to fill.")
     ] = 1,
@@ -97,6 +101,7 @@ def run(
             wait_ns=wait_ns,
             say=progress.say,
             tick=progress.tick,
+            plan_file=plan,
             workers=workers,
             realtime=realtime,
             cores=parse_cores(pin),

@@ -15,8 +15,9 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
 from loadgen.engine.client import LoopLag
-from loadgen.engine.parts import NO_CAP, Cap, Counts, PhaseResult, Shot
-from loadgen.records import Outcome
+from loadgen.engine.dialogues import Dialogues
+from loadgen.engine.parts import NO_CAP, Cap, Care, Counts, PhaseResult, Shot
+from loadgen.records import CANCEL_WORDS, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from loadgen.records import PhasePlan, Plan, Streamed
-    from loadgen.seams import Clock, Pacer, RecordSink, Transport
+    from loadgen.seams import Clock, Pacer, Prepared, RecordSink, Transport
 
     Ints = npt.NDArray[np.int32]
 
@@ -71,9 +72,17 @@ class Engine:
         self._inflight: dict[
             int, tuple[int, Shot, int]
         ] = {}  # in order of sending: token -> due (absolute), shot, sent
-        self._waiting: dict[int, tuple[int, Shot]] = {}  # at the cap, in order of due: seq -> due, shot
+        self._waiting: dict[
+            int, tuple[int, Shot, Prepared | None]
+        ] = {}  # at the cap, in order of due: seq -> the rest
+        self._giving_up: dict[
+            int, asyncio.TimerHandle
+        ] = {}  # requests that the profile has the client cancel
+        self._dialogues = Dialogues(make_pacer, clock, numbering, self._send_following)
         self._timeouts, self._shortest = list(timeouts_ns), min(timeouts_ns)
-        self._due_before = self._sent = self._failed = self._unsent = self._dropped = self._cap_waits = 0
+        self._as_asked = self._due_before = self._sent = self._failed = self._unsent = self._dropped = (
+            self._cap_waits
+        ) = 0
         self._start_ns, self._next, self._issued = self.origin_ns, 0, 0
         self._stopped_ns: int | None = None
         self._phase_index, self._max_in_flight = -1, 0
@@ -142,7 +151,7 @@ class Engine:
 
     def _tally(self) -> dict[str, int]:
         """Counters that go up through the whole run, the transport's among them."""
-        own = {"cap_waits": self._cap_waits}
+        own = {"cap_waits": self._cap_waits, "followed": self._dialogues.followed}
         return own | {name: getattr(self._transport, name, 0) for name in _OF_TRANSPORT}
 
     def _result(self) -> PhaseResult:
@@ -163,8 +172,9 @@ class Engine:
     @property
     def counts(self) -> Counts:
         """The run so far.  Made when read: the hot path keeps as few counters as it can."""
-        ok = self._sent - len(self._inflight) - self._failed
-        return Counts(self._due_before + self._next + self._issued, self._sent, ok, self._failed + self._unsent,
+        ok = self._sent - len(self._inflight) - self._failed - self._as_asked
+        due = self._due_before + self._next + self._issued + self._dialogues.followed
+        return Counts(due, self._sent, ok, self._failed + self._unsent,
                       self._dropped, self._cap_waits)  # fmt: skip
 
     def beat(self) -> dict[str, int | None]:
@@ -209,17 +219,18 @@ class Engine:
         else:  # a backlog left by the bite is in the past: fires on the next turn
             self._pacer.arm(start + dues[i], self._fire)
 
-    def _full(self, seq: int, due_ns: int, shot: Shot) -> None:
+    def _full(self, seq: int, due_ns: int, shot: Shot, prepared: Prepared | None = None) -> None:
         if self._drop:
             self._record(seq, due_ns, shot, self._now(), Outcome.DROPPED)
         else:
             self._cap_waits += 1
-            self._waiting[seq] = (due_ns, shot)
+            self._waiting[seq] = (due_ns, shot, prepared)
 
     def _free_open(self, done_ns: int, outcome: Outcome) -> None:  # noqa: ARG002 - same shape as _free_closed
         if self._waiting and len(self._inflight) < self._cap:
             seq = next(iter(self._waiting))
-            self._send(seq, *self._waiting.pop(seq), done_ns)
+            due_ns, shot, prepared = self._waiting.pop(seq)
+            self._send(seq, due_ns, shot, done_ns, prepared)
         elif self._next >= self._count or self._stopped_ns is not None:
             self._finish_if_idle()
 
@@ -267,12 +278,30 @@ class Engine:
 
     # -- sending and ending ------------------------------------------------------------------------
 
-    def _send(self, seq: int, due_ns: int, shot: Shot, now_ns: int) -> None:
+    def _send(self, seq: int, due_ns: int, shot: Shot, now_ns: int, prepared: Prepared | None = None) -> None:
+        """`prepared` stands in for the variant's own bytes: a later request of a dialogue."""
         inflight = self._inflight
         inflight[seq] = (due_ns, shot, now_ns)
         self._max_in_flight = max(self._max_in_flight, len(inflight))
         self._sent += 1
-        self._transport_send(seq, shot[0])
+        if shot[4] is not None:
+            prepared = self._with_care(seq, shot, shot[4], prepared)
+        self._transport_send(seq, prepared or shot[0])
+
+    def _with_care(self, seq: int, shot: Shot, care: Care, prepared: Prepared | None) -> Prepared | None:
+        if care.cancel_ns:
+            call_later, cancel = asyncio.get_running_loop().call_later, self._transport.cancel
+            self._giving_up[seq] = call_later(care.cancel_ns / 1e9, cancel, seq, Outcome.CANCELLED)
+        if prepared is None and care.begin is not None:
+            return self._dialogues.begin(seq, shot)
+        return prepared
+
+    def _send_following(self, seq: int, due_ns: int, shot: Shot, prepared: Prepared) -> None:
+        """A later request of a dialogue is due."""
+        if len(self._inflight) < self._cap or self._phase.loop == "closed":
+            self._send(seq, due_ns, shot, self._now(), prepared)
+        else:
+            self._full(seq, due_ns, shot, prepared)
 
     def on_reply(  # noqa: PLR0913 - seams.Receiver
         self,
@@ -286,19 +315,44 @@ class Engine:
         detail: str | None,
     ) -> None:
         """See seams.Receiver."""
-        due_ns, (prepared, kind, length, items), _ = self._inflight.pop(token)
+        due_ns, shot, _ = self._inflight.pop(token)
+        prepared, kind, length, items, care = shot
         zero = self.origin_ns
         if outcome:
-            self._failed += 1
+            if (
+                care is not None
+                and care.cancel_ns
+                and outcome is Outcome.CANCELLED
+                and self._stopped_ns is None
+            ):
+                detail = CANCEL_WORDS if detail is None else f"{CANCEL_WORDS}: {detail}"
+                self._as_asked += 1
+            else:
+                self._failed += 1
         self._append(token, self._phase_index, kind, due_ns - zero, sent_ns - zero if sent_ns else -1,
                      first_ns - zero if first_ns else -1, done_ns - zero, length, items,
                      prepared.bytes_out if sent_ns else 0, bytes_in, outcome, status, detail)  # fmt: skip
+        if care is not None and self._goes_on(token, shot, done_ns, outcome):
+            return
         self._free(done_ns, outcome)
+
+    def _goes_on(self, seq: int, shot: Shot, done_ns: int, outcome: Outcome) -> bool:
+        """Whether the request was one of a dialogue that is not over yet: it keeps its user."""
+        if seq in self._giving_up:
+            self._giving_up.pop(seq).cancel()
+        until = self._until if self._phase.loop == "closed" else self._load_end_ns or 2**62
+        answered = outcome is Outcome.OK and self._stopped_ns is None
+        goes_on = self._dialogues.go_on(seq, shot, done_ns, until, answered=answered)
+        if goes_on and self._phase.loop == "open":
+            self._free_open(done_ns, outcome)  # its place under the cap is another's meanwhile
+        return goes_on
 
     def on_streamed(self, token: int, sent_ns: int, outcome: Outcome, streamed: Streamed) -> None:
         """See seams.Receiver."""
         due_ns, shot, _ = self._inflight[token]
         zero = self.origin_ns
+        if shot.care is not None:
+            self._dialogues.heard(token, streamed)
         self._append_streamed(token, self._phase_index, shot.kind, due_ns - zero, sent_ns - zero if sent_ns else -1,
                               outcome, zero, streamed)  # fmt: skip
 
@@ -324,9 +378,10 @@ class Engine:
                 self._transport.cancel(token, Outcome.TIMEOUT)
         # at the cap: who waited a whole timeout gives up unsent
         tired = [*itertools.takewhile(lambda item: item[1][0] + self._shortest <= now, waiting.items())]
-        for seq, (due_ns, shot) in tired:
+        for seq, (due_ns, shot, _) in tired:
             if due_ns + self._timeouts[shot.kind] <= now and seq in waiting:
-                self._record(seq, *waiting.pop(seq), now, Outcome.TIMEOUT)
+                del waiting[seq]
+                self._record(seq, due_ns, shot, now, Outcome.TIMEOUT)
         if not inflight and not waiting:
             self._finish_if_idle()
         self._sweep_handle = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
@@ -334,6 +389,8 @@ class Engine:
     def _finish_if_idle(self) -> None:
         """Ends the phase once all its requests have ended and, in an open loop, its planned time is over."""
         if self._inflight or self._waiting or self._done is None or self._done.done():
+            return
+        if self._dialogues.thinking:
             return
         more = self._next < self._count if self._phase.loop == "open" else self._active > 0
         if self._stopped_ns is None and more:
@@ -357,9 +414,10 @@ class Engine:
             return
         self._stopped_ns = now = self._now()
         self._end_of_load()
-        for seq, what in self._waiting.items():
-            self._record(seq, *what, now, Outcome.CANCELLED)
+        for seq, (due_ns, shot, _) in self._waiting.items():
+            self._record(seq, due_ns, shot, now, Outcome.CANCELLED)
         self._waiting.clear()
+        self._dialogues.drop()
         self._finish_if_idle()
 
     def cancel_in_flight(self) -> None:
@@ -377,6 +435,7 @@ class Engine:
         """Frees the pacers."""
         self._pacer.close()
         self._lag.close()
+        self._dialogues.close()
 
 
 def _nothing() -> None:

@@ -3,21 +3,48 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from loadgen.records import Streamed
     from loadgen.seams import Prepared
 
 
 class Shot(NamedTuple):
-    """One payload variant, ready to be sent: framed bytes, its kind, its length (-1: has none) and rows."""
+    """One payload variant, ready to be sent: framed bytes, its kind, its length (-1: has none) and rows.
+
+    `care` is for those that are more than one sending and one answer; None keeps the hot path short.
+    """
 
     prepared: Prepared
     kind: int
     length: int
     items: int
+    care: Care | None = None
+
+
+class Dialogue(Protocol):
+    """Requests that follow one another, each made when the one before was answered."""
+
+    def first(self) -> Prepared: ...
+
+    def after(self, streamed: Streamed | None) -> Prepared | None:
+        """The next request, given what came of the last; None when that was the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Care:
+    """What a variant needs besides being sent.
+
+    `begin(n)` makes the n-th dialogue of the run, which this variant opens; each later request is due
+    `think_ns` after the answer to the one before.
+    """
+
+    cancel_ns: int = 0  # the client gives it up so long after sending; 0: never
+    begin: Callable[[int], Dialogue] | None = None
+    think_ns: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +82,7 @@ class PhaseResult:
     conn_waits: int  # requests that no open connection could take at once
     resent: int
     reconnects: int
+    followed: int  # requests of dialogues after their first: they were due besides those planned
     cpu_ns: int  # until the load's end: user and system, of all processes that send
     cpu_max_ns: int  # of the busiest of them
     loop_lag_ns: dict[str, int | None]
@@ -74,6 +102,7 @@ def merge_results(parts: Sequence[PhaseResult]) -> PhaseResult:
         conn_waits=sum(p.conn_waits for p in parts),
         resent=sum(p.resent for p in parts),
         reconnects=sum(p.reconnects for p in parts),
+        followed=sum(p.followed for p in parts),
         cpu_ns=sum(p.cpu_ns for p in parts),
         cpu_max_ns=max(p.cpu_max_ns for p in parts),
         loop_lag_ns=max((p.loop_lag_ns for p in parts), key=lambda lag: lag["p99"] or 0),

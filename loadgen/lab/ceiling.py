@@ -25,10 +25,11 @@ from loadgen.engine.loop import Engine
 from loadgen.engine.pacer import make_pacer
 from loadgen.engine.parts import Shot
 from loadgen.lab.loop import new_loop
-from loadgen.lab.target import encode_tensors, make_transport
+from loadgen.lab.target import make_transport
 from loadgen.records import LoadgenError, PhasePlan, Plan, Tensor
 from loadgen.runfile import RecordWriter, write_atomic
 from loadgen.target import Target, parse_target
+from loadgen.wire import kserve_grpc, kserve_http
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -106,7 +107,8 @@ async def _measure(target: Target, seconds: float) -> Ceiling:
         Tensor("INPUT", "FP32", (1, 16), rng.random(16, np.float32).tobytes()) for _ in range(_VARIANTS)
     ]
     transport = make_transport(target)
-    shots = [Shot(transport.prepare(encode_tensors(target, "null", "", (t,))), 0, 16, 1) for t in tensors]
+    encode = (kserve_grpc if target.protocol == "grpc" else kserve_http).infer_request
+    shots = [Shot(transport.prepare(encode("null", "", (tensor,))), 0, 16, 1) for tensor in tensors]
     phases = tuple(_phase(name, s) for name, s in (("warm-up", 0.3), ("load", seconds)))
     plan = Plan(0, ("k",), phases)
     loop = asyncio.get_running_loop()

@@ -5,34 +5,37 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any
 
-from loadgen.lab.target import make_shots, shared_memory_of
+from loadgen.lab.kinds import make_kinds
+from loadgen.lab.shots import first_shots
+from loadgen.lab.target import shared_memory_of
 from loadgen.records import NotMeasuredError, Outcome
-from loadgen.workload.demand import typical
+from loadgen.wire.openai import may_refuse_usage, without_usage
 
 if TYPE_CHECKING:
-    from loadgen.engine.parts import Shot
     from loadgen.lab.run import Order
     from loadgen.lab.target import Models
     from loadgen.records import Plan, Streamed
-    from loadgen.seams import Transport
+    from loadgen.seams import Prepared, Transport
 
 _COLD_S = 120.0  # a first request may meet a cold model
 
 
 async def first_answers(
     transport: Transport[Any], order: Order, plan: Plan, models: Models
-) -> dict[str, int]:
-    """Nanoseconds from sent to done of each kind's first request; closes the transport.
+) -> tuple[dict[str, int], bool]:
+    """Nanoseconds from sent to done of each kind's first request, and whether streams may be asked for their
+    usage; closes the transport.
 
     Raises NotMeasuredError with the server's words when a kind is refused; FitError when it cannot fit.
     """
     profile = order.profile
-    wanted = [[one] for one in typical(plan)]
     memory = shared_memory_of(profile, order.target, order.options)
     probe = _Probe()
-    took = {}
+    took, include_usage = {}, True
     try:
-        shots = make_shots(transport, order.target, profile, models, order.seed, wanted, memory)
+        shots = first_shots(
+            transport, order.target, profile, make_kinds(profile, order.target, models, memory), plan
+        )
         if memory is not None:
             await memory.open()
             if memory.removed:
@@ -40,7 +43,13 @@ async def first_answers(
         await transport.open(probe, 1)
         for at, kind in enumerate(profile.kinds.values()):
             order.say(f"first request of kind {kind.name}")
-            sent, done, outcome, status, detail = await probe.ask(transport, at, shots[at])
+            shot = shots[at]
+            sent, done, outcome, status, detail = await probe.ask(transport, at, shot.prepared)
+            if outcome is not Outcome.OK and may_refuse_usage(status, shot.request):
+                order.say("the server refused that; once more without stream_options")
+                include_usage = False
+                again = transport.prepare(without_usage(shot.request))
+                sent, done, outcome, status, detail = await probe.ask(transport, at, again)
             if outcome is not Outcome.OK:
                 words = f": {detail}" if detail else ""
                 raise NotMeasuredError(
@@ -52,7 +61,7 @@ async def first_answers(
         await transport.close()
         if memory is not None:
             await memory.close()
-    return took
+    return took, include_usage
 
 
 class _Probe:
@@ -62,13 +71,13 @@ class _Probe:
         self._answer: asyncio.Future[tuple[int, int, Outcome, int, str | None]] | None = None
 
     async def ask(
-        self, transport: Transport[Any], token: int, shot: Shot
+        self, transport: Transport[Any], token: int, prepared: Prepared
     ) -> tuple[int, int, Outcome, int, str | None]:
         """(sent, done, outcome, status, detail) of one request; TIMEOUT after two minutes."""
         loop = asyncio.get_running_loop()
         self._answer = loop.create_future()
         timer = loop.call_later(_COLD_S, transport.cancel, token, Outcome.TIMEOUT)
-        transport.send(token, shot.prepared)
+        transport.send(token, prepared)
         try:
             return await self._answer
         finally:

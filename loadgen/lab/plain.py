@@ -7,25 +7,32 @@ built or sent.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import json
 import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from loadgen.records import LoadgenError
+from loadgen.traffic.http_request import Ready
 from loadgen.triton.links import HttpLink, NoServerError
 from loadgen.workload.http_answer import show_range
 from loadgen.workload.http_body import PATH_SAFE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from loadgen.connect.options import ConnectOptions
     from loadgen.target import Target
-    from loadgen.traffic.http_request import HttpRequest, Ready
+    from loadgen.traffic.http_request import HttpRequest
 
 _POLL_S = 0.05
 _TIMEOUT_S = 10.0  # of one answer
+_LISTED = Ready(
+    path="/models", status=(range(200, 500),)
+)  # also one that wants a key, or lists none, is there
 _SHOWN = 120
+_MOST_LISTED = 100
 
 
 async def plain_facts(
@@ -82,3 +89,25 @@ async def _until_ready(link: HttpLink, target: Target, ready: Ready, deadline: i
         f"{waited}the server at {target.url} is not ready: {where} answered {status}, wanted {wanted}"
         + (f": {words}" if words else "")
     )
+
+
+async def openai_facts(
+    models: Sequence[str], target: Target, options: ConnectOptions, wait_ns: int
+) -> dict[str, Any]:
+    """What an OpenAI-compatible server lists as its models; waits up to `wait_ns` for it to answer.
+
+    A server that lists none, or not these, may serve them all the same: its first answer tells.
+    """
+    link = HttpLink(target, options, timeout_s=_TIMEOUT_S)
+    deadline = time.monotonic_ns() + wait_ns
+    try:
+        await _until_ready(link, target, _LISTED, deadline, wait_ns)
+        status, text = await link.get("/models")
+    finally:
+        await link.close()
+    listed: list[str] = []
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        listed = [str(row["id"]) for row in json.loads(text)["data"]]
+    told = {model: {"listed": model in listed} for model in models}
+    return {"name": "OpenAI-compatible server", "extensions": [], "models_status": status,
+            "models_listed": listed[:_MOST_LISTED], "models": told}  # fmt: skip

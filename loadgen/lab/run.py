@@ -26,18 +26,19 @@ from loadgen.lab.ceiling import headroom_warning, peak_per_s, read_ceilings
 from loadgen.lab.facts import client_facts, raise_file_limit
 from loadgen.lab.first import first_answers
 from loadgen.lab.loop import new_loop
+from loadgen.lab.relay import start_relay
 from loadgen.lab.sender import FLUSH_S, LocalSender, Sender, Share, Watched
-from loadgen.lab.target import Counters, make_transport, models_of, read_models
+from loadgen.lab.target import Counters, clamped, make_transport, models_of, planned, read_models
 from loadgen.lab.worker import RemoteSender
 from loadgen.records import Doubt, LoadgenError, NotMeasuredError
 from loadgen.runfile import FORMAT, RECORDS, RunFolder, drop_run_folder, make_run_folder
-from loadgen.schedule import plan as make_plan
 from loadgen.sinks.live import LiveLine
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from loadgen.lab.relay import Relay
     from loadgen.lab.target import Models
     from loadgen.records import Plan
     from loadgen.target import Target
@@ -69,6 +70,7 @@ class Order:
     realtime: bool = False
     cores: tuple[int, ...] = ()
     transport: str = "wire"
+    plan_file: Path | None = None  # a saved plan, instead of one made from profile and seed
     cold_start: dict[str, Any] | None = None  # of a server that was started for this run: what was ready when
     options: ConnectOptions = field(default_factory=ConnectOptions)
 
@@ -87,9 +89,13 @@ def measure(order: Order) -> Measured:
     Raises LoadgenError before anything was sent (exit code 2), NotMeasuredError when the run had to be
     given up (3); what was recorded stays in the folder.
     """
-    plan = make_plan(order.profile, order.seed)
+    plan = planned(order.profile, order.seed, order.plan_file)
     check_workers(order, plan)
     order.options.check(order.target)
+    if order.profile.network is not None and order.transport != "wire":
+        raise LoadgenError(
+            f"network: the transport {order.transport!r} goes through no relay; use --transport wire"
+        )
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     path = make_run_folder(order.profile.name, order.out, started)
     try:
@@ -137,6 +143,9 @@ class _Run:
         self.interrupts = 0
         self.phase, self.start_ns, self.sending = 0, 0, False
         self.senders: list[Sender] = []
+        self.include_usage = True
+        self.relay: Relay | None = None
+        self.network: dict[str, Any] | None = None  # for run.json: the conditions, and what making them cost
 
     async def go(self) -> Measured:
         from loadgen.triton.control import Control
@@ -150,22 +159,43 @@ class _Run:
             order.say(f"note: {warning}")
         control = Control(order.target, options=order.options)
         try:
+            for phase in self.plan.phases:
+                for said in (phase.facts or {}).get("said", ()):
+                    order.say(f"{phase.name}: {said}")
             subjects = dict.fromkeys(kind.subject for kind in profile.kinds.values())
             order.say(f"reading {', '.join(subjects)} at {order.target.url}")
             models, server = await read_models(control, profile, order.wait_ns, order.options)
-            transport = make_transport(order.target, order.transport, order.options)
-            first = await first_answers(transport, order, self.plan, models)
+            self.plan = clamped(self.plan, profile, models)
+            if profile.network is not None:
+                order.say(f"network: {profile.network.words}")
+                self.relay, self.network = await start_relay(
+                    profile.network, order.target, order.seed, self._relay_died
+                )
+            transport = make_transport(order.target, order.transport, order.options, self._via)
+            first, self.include_usage = await first_answers(transport, order, self.plan, models)
             folder = self._open_folder(server, first)
             await self._send_all(folder, models, Counters(control, models_of(profile), folder))
             return Measured(folder.path, interrupted=self.interrupts > 0)
         finally:
+            if self.relay is not None:
+                await self.relay.close()
             await control.close()
+
+    @property
+    def _via(self) -> tuple[str, int] | None:
+        return None if self.relay is None else self.relay.address
+
+    def _relay_died(self) -> None:
+        """What is sent from now on would meet another network: nothing is."""
+        for sender in self.senders:
+            sender.stop()
+            sender.cancel_in_flight()
 
     def _open_folder(self, server: dict[str, Any], first: dict[str, int]) -> RunFolder:
         order, profile, cap = self.order, self.order.profile, self.order.profile.cap
         info: dict[str, Any] = {
             "format": FORMAT, "id": self.path.name, "started_at": self.started, "status": "running",
-            "seed": order.seed, "target": order.target.url, "command": order.command,
+            "seed": self.plan.seed, "plan_file": order.plan_file and str(order.plan_file), "target": order.target.url, "command": order.command,
             "profile": {"name": profile.name, "text": profile.text, "sha256": profile.sha256},
             "kinds": [{"name": k.name, "model": k.model, "version": k.version, "batch": k.batch,
                        "weight": k.weight, "timeout_ns": k.timeout_ns} for k in profile.kinds.values()],
@@ -173,9 +203,9 @@ class _Run:
             "objectives": [o.text for o in profile.objectives],
             "phases": [{"name": p.name, "loop": p.loop, "measured": p.measured, "duration_ns": p.duration_ns,
                         "users": p.users, "requests": p.requests, "think_ns": p.think_ns, "planned": None if p.due_ns is None else len(p.due_ns),
-                        "start_ns": None, "load_end_ns": None, "end_ns": None, "max_in_flight": 0,
+                        "plan": p.facts, "start_ns": None, "load_end_ns": None, "end_ns": None, "max_in_flight": 0, "followed": 0,
                         "cap_waits": 0, "cpu_ns": 0, "cpu_max_ns": 0, "loop_lag_ns": None} for p in self.plan.phases],
-            "server": server, "client": client_facts(), "first_request_ns": first, "cold_start": order.cold_start, "doubts": [],
+            "server": server, "client": client_facts(), "first_request_ns": first, "cold_start": order.cold_start, "network": self.network, "doubts": [],
         }  # fmt: skip
         info["client"] |= {
             "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
@@ -207,6 +237,8 @@ class _Run:
             if watch is not None:
                 watch.cancel()
             facts = await asyncio.gather(*(sender.close() for sender in self.senders))
+            if self.relay is not None and self.network is not None:
+                self.network["relay"] = await self.relay.close() or None
             self._conclude(folder, facts, counters)
             for number in _SIGNALS:
                 asyncio.get_running_loop().remove_signal_handler(number)
@@ -216,8 +248,8 @@ class _Run:
     def _make_senders(self, folder: RunFolder, models: Models, origin_ns: int) -> list[Sender]:
         order = self.order
         shares = [
-            Share(order.profile, order.seed, order.target, order.transport, order.options, origin_ns, k, order.workers,
-                  order.realtime, pinned_core(order.cores, k) if order.workers > 1 else order.cores)
+            Share(order.profile, order.seed, order.target, order.transport, order.options, self.include_usage, order.plan_file, origin_ns, k, order.workers,
+                  order.realtime, pinned_core(order.cores, k) if order.workers > 1 else order.cores, self._via)
             for k in range(order.workers)
         ]  # fmt: skip
         if order.workers == 1:
@@ -231,10 +263,15 @@ class _Run:
         results = await asyncio.gather(*(sender.run_phase(index, self.start_ns) for sender in self.senders))
         parts = [result for result in results if result is not None]
         if parts:
-            info["phases"][index] |= asdict(merge_results(parts))
+            told, result = info["phases"][index], merge_results(parts)
+            told |= asdict(result)
+            if told["planned"] is not None:  # later requests of dialogues were due besides those planned
+                told["planned"] += result.followed
 
     def _fault(self) -> LoadgenError | None:
         """Why the run cannot go on: the first sender's error; lost workers only when all are lost."""
+        if self.relay is not None and self.relay.error is not None:
+            return self.relay.error
         errors = [sender.error for sender in self.senders if sender.error is not None]
         if not errors and self._lost() == len(self.senders):
             return NotMeasuredError("every worker ended before the run did; what was recorded is kept")

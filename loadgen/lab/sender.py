@@ -18,14 +18,16 @@ from loadgen.engine.loop import Engine
 from loadgen.engine.pacer import make_pacer
 from loadgen.engine.parts import Cap, Counts, PhaseResult
 from loadgen.engine.process import go_realtime, leave_realtime, pin
-from loadgen.lab.target import make_shots, make_transport, most_variants, shared_memory_of
+from loadgen.lab.kinds import make_kinds
+from loadgen.lab.shots import make_shots
+from loadgen.lab.target import clamped, make_transport, shared_memory_of
 from loadgen.records import NotMeasuredError
 from loadgen.schedule import share, slice_plan
 from loadgen.sinks.live import LiveLatency
-from loadgen.workload.demand import demand
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from loadgen.connect.options import ConnectOptions
     from loadgen.lab.target import Models
@@ -49,11 +51,14 @@ class Share:
     target: Target
     transport: str
     options: ConnectOptions
+    include_usage: bool  # whether streams ask for their usage: some servers refuse that
+    plan_file: Path | None
     origin_ns: int  # the start of the run: CLOCK_MONOTONIC is one clock for all processes of a machine
     worker: int = 0
     workers: int = 1
     realtime: bool = False
     cores: tuple[int, ...] = ()
+    via: tuple[str, int] | None = None  # the relay that makes the network's conditions
 
     @property
     def cap(self) -> Cap:
@@ -110,7 +115,8 @@ class LocalSender:
         self.lost = False
         self._transport: Transport[Any] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._share, self._whole, self._plan, self._models = share_, plan, share_.slice(plan), models
+        self._share, self._whole, self._models = share_, clamped(plan, share_.profile, models), models
+        self._plan = share_.slice(self._whole)
         self._live = LiveLatency()
         self._writer = writer(observe=self._live.add)
         self._facts: dict[str, Any] = {}
@@ -124,20 +130,21 @@ class LocalSender:
             self._facts["pinning"] = pin(share_.cores)
         if share_.realtime:
             self._facts["scheduling"] = go_realtime()
-        transport = self._transport = make_transport(share_.target, share_.transport, share_.options)
-        needed = demand(self._whole, most_variants(profile, self._models))
-        memory = self._memory = shared_memory_of(profile, share_.target, share_.options)
-        shots = make_shots(
-            transport, share_.target, profile, self._models, share_.seed, needed.wanted, memory
+        transport = self._transport = make_transport(
+            share_.target, share_.transport, share_.options, share_.via
         )
+        memory = self._memory = shared_memory_of(profile, share_.target, share_.options)
+        makers = make_kinds(profile, share_.target, self._models, memory, include_usage=share_.include_usage)
+        made = make_shots(transport, share_.target, profile, makers, self._whole, share_.origin_ns)
         if memory is not None:
             await memory.open()
             self._facts["shared_memory"] = {"bytes": memory.size, "removed": memory.removed}
-        self._facts["variants"] = [len(of_kind) for of_kind in needed.wanted]
-        picks = [column[share_.worker :: share_.workers] for column in needed.picks]
+        self._facts["kinds"] = made.facts
+        self._facts["variants"] = [told["variants"] for told in made.facts.values()]
+        picks = [column[share_.worker :: share_.workers] for column in made.picks]
         timeouts = [kind.timeout_ns for kind in profile.kinds.values()]
         self._engine = Engine(
-            self._plan, shots, picks, timeouts, transport, self._writer, MONOTONIC, self._pacer,
+            self._plan, made.shots, picks, timeouts, transport, self._writer, MONOTONIC, self._pacer,
             share_.cap, share_.origin_ns, (share_.worker, share_.workers),
         )  # fmt: skip
         loop = asyncio.get_running_loop()

@@ -6,36 +6,39 @@ Everything that can be refused is refused here, before the first request of the 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from loadgen import schedule
 from loadgen.clock import MONOTONIC
 from loadgen.connect.options import ConnectOptions
-from loadgen.engine.parts import Shot
-from loadgen.lab.plain import plain_facts
-from loadgen.records import LoadgenError, Message, ModelFacts, TensorSpec, Wanted
-from loadgen.workload import http_body, payloads
-from loadgen.workload.lengths import max_length
-from loadgen.workload.outputs import output_bytes
+from loadgen.lab.plain import openai_facts, plain_facts
+from loadgen.planfile import load_plan
+from loadgen.records import LoadgenError, ModelFacts, TensorSpec
+from loadgen.workload.fit import model_number
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
-    from loadgen.records import Payload, Placed, Region, Request, Tensor
+    from loadgen.records import Plan
     from loadgen.runfile import RunFolder
     from loadgen.seams import Transport
     from loadgen.target import Target
-    from loadgen.traffic.profile import Kind, TrafficProfile
+    from loadgen.traffic.profile import TrafficProfile
     from loadgen.triton.control import Control
-    from loadgen.triton.shared_memory import InMemory, SharedMemory
+    from loadgen.triton.shared_memory import SharedMemory
 
 Models = dict[tuple[str, str], ModelFacts]
+_NO_LIMIT = 2**31 - 1
 
 
 def models_of(profile: TrafficProfile) -> list[tuple[str, str]]:
-    """(model, version) pairs that the profile's kinds name, each once."""
-    return sorted({(kind.model, kind.version) for kind in profile.kinds.values() if kind.http is None})
+    """(model, version) pairs of a KServe v2 server that the profile's kinds name, each once."""
+    return sorted(
+        {(kind.model, kind.version) for kind in profile.kinds.values() if kind.is_kserve or kind.generate}
+    )
 
 
 async def read_models(
@@ -49,6 +52,9 @@ async def read_models(
     told: dict[str, Any] = {}
     plain = {kind.name: kind.http for kind in profile.kinds.values() if kind.http is not None}
     facts_of_plain = await plain_facts(plain, control.target, options, wait_ns) if plain else {}
+    if control.target.dialect == "openai":
+        asked = {kind.model for kind in profile.kinds.values() if kind.text is not None}
+        facts_of_plain |= await openai_facts(sorted(asked), control.target, options, wait_ns)
     if not models_of(profile):
         return models, facts_of_plain
     for model, version in models_of(profile):
@@ -67,38 +73,45 @@ async def read_models(
     return models, {**facts_of_plain, **server, "server_ready": await control.server_ready(), "models": told}
 
 
-def encode_tensors(
-    target: Target,
-    model: str,
-    version: str,
-    tensors: Sequence[Tensor | Placed],
-    *,
-    outputs: Mapping[str, Region] | None = None,
-    binary: bool = True,
-) -> Request:
-    """An inference request in the target's protocol; `binary` is for HTTP (see ModelFacts)."""
-    from loadgen.wire import kserve_grpc, kserve_http
-
-    if target.protocol == "grpc":
-        return kserve_grpc.infer_request(model, version, tensors, outputs=outputs)
-    return kserve_http.infer_request(model, version, tensors, outputs=outputs, binary=binary)
-
-
-def most_variants(profile: TrafficProfile, models: Models) -> list[int]:
-    """How many variants of each kind are worth building; FitError for a kind that its model cannot take."""
-    return [
-        payloads.most_variants(kind, models[kind.model, kind.version])
-        if kind.http is None
-        else http_body.most_variants(kind.http, _longest(kind), Path())
-        for kind in profile.kinds.values()
+def planned(profile: TrafficProfile, seed: int, file: Path | None) -> Plan:
+    """The plan of a profile and a seed, or the one that was saved in a file.  Raises LoadgenError."""
+    if file is None:
+        return schedule.plan(profile, seed)
+    saved, sha256 = load_plan(file, tuple(profile.kinds))
+    if sha256 == profile.sha256:
+        return saved
+    said = f"the plan {file} was made from another text of the profile"
+    phases = [
+        replace(p, facts={**(p.facts or {}), "said": [*(p.facts or {}).get("said", ()), said]})
+        for p in saved.phases[:1]
     ]
+    return replace(saved, phases=(*phases, *saved.phases[1:]))
 
 
-def _longest(kind: Kind) -> Wanted:
-    if kind.lengths is not None:
-        return Wanted(max(pair.in_ for pair in kind.lengths), max(pair.out for pair in kind.lengths))
-    laws = [None if one is None else max_length(one.law) for one in (kind.length, kind.output)]
-    return Wanted(*laws)
+def clamped(plan: Plan, profile: TrafficProfile, models: Models) -> Plan:
+    """The plan with a trace's lengths cut to what the models take, counted in the facts of its phases.
+
+    Lengths of the profile's own laws are not cut: they are refused where they cannot fit.
+    """
+    limits = np.array(
+        [
+            (model_number(model, "max_length", f"model {model.name!r}") or _NO_LIMIT)
+            if (model := models.get((kind.model, kind.version))) is not None and kind.is_kserve
+            else _NO_LIMIT
+            for kind in profile.kinds.values()
+        ]
+    )
+    phases = []
+    for phase in plan.phases:
+        if phase.facts is not None and phase.length is not None:
+            cut = np.minimum(phase.length, limits[phase.kind]).astype(np.int32)
+            if count := int(np.count_nonzero(cut < phase.length)):
+                said = f"{count:,} lengths were cut to what the model takes (at most {int(cut[cut < phase.length].max()):,})"
+                facts = {**phase.facts, "cut_to_model": count, "said": [*phase.facts.get("said", ()), said]}
+                phases.append(replace(phase, length=cut, facts=facts))
+                continue
+        phases.append(phase)
+    return replace(plan, phases=tuple(phases))
 
 
 def shared_memory_of(profile: TrafficProfile, target: Target, options: ConnectOptions) -> SharedMemory | None:
@@ -110,70 +123,16 @@ def shared_memory_of(profile: TrafficProfile, target: Target, options: ConnectOp
     return SharedMemory(target, options)
 
 
-def make_shots(
-    transport: Transport[Any],
-    target: Target,
-    profile: TrafficProfile,
-    models: Models,
-    seed: int,
-    wanted: Sequence[Sequence[Wanted]],
-    memory: SharedMemory | None = None,
-) -> list[Shot]:
-    """The variants wanted of each kind, kind after kind, framed by the transport that will send them.
-
-    Raises FitError for a request that cannot fit its model.
-    """
-    shots = []
-    for place, kind in enumerate(profile.kinds.values()):
-        rng = payloads.pool_rng(seed, kind.name)
-        if kind.http is not None:
-            messages = http_body.build(kind.name, kind.http, wanted[place], rng, Path(), kind.batch)
-        else:
-            facts = models[kind.model, kind.version]
-            messages = kserve_messages(
-                target, kind, facts, payloads.build(kind, facts, wanted[place], rng), memory
-            )
-        for message in messages:
-            length = -1 if message.length is None else message.length
-            shots.append(Shot(transport.prepare(message.request), place, length, message.items))
-    return shots
-
-
-def kserve_messages(
-    target: Target, kind: Kind, facts: ModelFacts, built: list[Payload], memory: SharedMemory | None
-) -> list[Message]:
-    """Inference requests for payloads; with `memory`, those of a kind that asks for it refer to its regions."""
-    placed: Sequence[Payload | InMemory] = built
-    asked = kind.shared_memory
-    if memory is not None and asked is not None:
-        given = asked.outputs if isinstance(asked.outputs, dict) else None
-        sizes = (
-            [output_bytes(kind.name, facts, p.length, p.items, given) for p in built]
-            if asked.outputs
-            else None
-        )
-        placed = memory.place(kind.name, built, inputs=asked.inputs, outputs=sizes)
-    return [
-        Message(
-            encode_tensors(
-                target,
-                kind.model,
-                kind.version,
-                at.tensors,
-                binary=facts.binary,
-                outputs=getattr(at, "outputs", None),
-            ),
-            payload.length,
-            payload.items,
-        )
-        for payload, at in zip(built, placed, strict=True)
-    ]
-
-
 def make_transport(
-    target: Target, name: str = "wire", options: ConnectOptions | None = None
+    target: Target,
+    name: str = "wire",
+    options: ConnectOptions | None = None,
+    via: tuple[str, int] | None = None,
 ) -> Transport[Any]:
-    """The transport "wire" is ours; "reference" is the official gRPC client and aiohttp, to compare with."""
+    """The transport "wire" is ours; "reference" is the official gRPC client and aiohttp, to compare with.
+
+    `via`: the relay that makes the network's conditions; the reference transport goes through none.
+    """
     options = options or ConnectOptions()
     if name == "reference":
         from loadgen.transport.reference import ReferenceTransport
@@ -183,10 +142,10 @@ def make_transport(
     if target.protocol == "grpc":
         from loadgen.transport.grpc import GrpcTransport
 
-        return GrpcTransport(target, MONOTONIC, headers=headers, tls=tls)
+        return GrpcTransport(target, MONOTONIC, headers=headers, tls=tls, via=via)
     from loadgen.transport.http import HttpTransport
 
-    return HttpTransport(target, MONOTONIC, headers=headers, tls=tls)
+    return HttpTransport(target, MONOTONIC, headers=headers, tls=tls, via=via)
 
 
 def models_to_json(models: Models) -> list[dict[str, Any]]:

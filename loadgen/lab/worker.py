@@ -21,10 +21,9 @@ from loadgen.connect.options import ConnectOptions
 from loadgen.engine.parts import Counts, PhaseResult
 from loadgen.lab.facts import raise_file_limit
 from loadgen.lab.sender import FLUSH_S, LocalSender, Share, Watched
-from loadgen.lab.target import Models, models_from_json, models_to_json
+from loadgen.lab.target import Models, models_from_json, models_to_json, planned
 from loadgen.records import LoadgenError, NotMeasuredError
 from loadgen.runfile import RecordWriter, records_name
-from loadgen.schedule import plan as make_plan
 from loadgen.target import parse_target
 from loadgen.traffic.profile import parse_profile
 
@@ -60,7 +59,8 @@ class RemoteSender:
         self._task = asyncio.get_running_loop().create_task(self._read())
         share = self._share
         order = {
-            "profile": [share.profile.text, share.profile.name], "seed": share.seed, "target": share.target.url,
+            "profile": [share.profile.text, share.profile.name, str(share.profile.folder)], "via": share.via,
+            "include_usage": share.include_usage, "plan_file": share.plan_file and str(share.plan_file.absolute()), "seed": share.seed, "target": share.target.url,
             "transport": share.transport, "origin_ns": share.origin_ns, "worker": share.worker,
             "workers": share.workers, "realtime": share.realtime, "cores": share.cores,
             "options": _options_to_json(share.options), "models": models_to_json(self._models), "folder": str(self._folder),
@@ -182,13 +182,16 @@ async def serve() -> None:
 async def _begin(order: dict[str, Any]) -> LocalSender | None:
     try:
         raise_file_limit()
-        profile = parse_profile(*order["profile"])
+        text, name, folder = order["profile"]
+        profile = parse_profile(text, name, Path(folder))
         share = Share(
             options=_options_from_json(order["options"]), profile=profile, seed=order["seed"], target=parse_target(order["target"]), transport=order["transport"],
             origin_ns=order["origin_ns"], worker=order["worker"], workers=order["workers"],
-            realtime=order["realtime"], cores=tuple(order["cores"]),
+            realtime=order["realtime"], cores=tuple(order["cores"]), include_usage=order["include_usage"],
+            plan_file=Path(order["plan_file"]) if order["plan_file"] else None,
+            via=tuple(order["via"]) if order["via"] else None,
         )  # fmt: skip
-        plan = make_plan(profile, share.seed)
+        plan = planned(profile, share.seed, share.plan_file)
         path = Path(order["folder"]) / records_name(share.worker)
         phases, kinds = [p.name for p in plan.phases], list(plan.kinds)
         sender = LocalSender(

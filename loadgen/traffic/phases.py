@@ -19,6 +19,7 @@ from loadgen.traffic.parts import (
     RatePerS,
     exactly_one,
 )
+from loadgen.traffic.trace import Trace
 from loadgen.traffic.words import near
 
 
@@ -132,12 +133,6 @@ class Closed(Part):
     requests: Count | None = None
     think_ns: DurationOrZeroNs = Field(0, alias="think")
 
-    @model_validator(mode="after")
-    def _ends(self) -> Self:
-        if self.duration_ns is None and self.requests is None:
-            raise ValueError("would never end; give it a duration, a number of requests, or both")
-        return self
-
 
 class Phase(Part):
     """One stretch of load."""
@@ -146,11 +141,25 @@ class Phase(Part):
     warmup: bool = False
     open: Open | None = None
     closed: Closed | None = None
+    trace: Trace | None = None
 
     @model_validator(mode="after")
     def _one_loop(self) -> Self:
-        exactly_one(self, ("open", "closed"))
+        if self.trace is None:
+            exactly_one(self, ("open", "closed", "trace"))
+        elif self.open is not None and self.closed is not None:
+            raise ValueError(
+                "takes a trace's rows with open or with closed, or by their own times with neither"
+            )
         closed = self.closed
+        if (
+            closed is not None
+            and self.trace is None
+            and closed.duration_ns is None
+            and closed.requests is None
+        ):
+            said = "would never end; give it a duration, a number of requests, or both"
+            raise FaultsError((("closed",), said))
         if (
             self.warmup
             and closed is not None
@@ -166,5 +175,7 @@ class Phase(Part):
 
     @property
     def expected(self) -> float:
-        """How many requests are planned: the mean for an open loop; 0 where only the server's speed tells."""
+        """How many requests are planned: the mean for an open loop; 0 where only the server's speed or a trace
+        tells.
+        """
         return self.open.expected if self.open else float((self.closed and self.closed.requests) or 0)

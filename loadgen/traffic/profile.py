@@ -23,7 +23,6 @@ kinds:                             # what is sent: one entry a kind of request
       # normal: {mean: 64, sd: 16, min: 4, max: 128}  cut at min and max, and made up for
       # lognormal: {median: 32, sigma: 0.6, min: 4, max: 128}
       histogram: [{from: 1, to: 16, weight: 5}, {at: 32, weight: 2}]
-    output: 64                     # tokens out asked for, where the model generates: the same laws
     inputs:                        # optional: how to fill a tensor, by its name; one law each
       input_ids: {integers: {min: 0, max: 30521}}
       # image: {normal: {mean: 0, sd: 1}, shape: [3, 224, 224]}       shape: a row's, when more than one is free
@@ -34,15 +33,31 @@ kinds:                             # what is sent: one entry a kind of request
       # input_ids: {file: titles.txt, tokenizer: minilm/}             texts as ids by the model's tokenizer.json
       # image: {file: images.npz, column: train, order: random}       order: file (default) | random
     # data: {file: rows.jsonl, columns: {input_ids: question}, tokenizer: minilm/, order: random}   rows together
-  pairs:
+  talk:
     model: llm
+    chat: {system: You are brief., turns: 3, think: 2s}     # openai+http://; also completion: and generate:; below
+    length: {uniform: {min: 20, max: 200}}                  # tokens of a prompt
+    output: 64                                              # tokens out asked for: the same laws as length
+  summary:
+    model: llm
+    completion: {temperature: 0}
     lengths: [{in: 1000, out: 20, weight: 3}, {in: 50, out: 400}]     # tokens in and out that go together
+  decoupled:
+    model: repeat
+    stream: true                   # gRPC ModelStreamInfer: any number of answers, each with its stamp
+    priority: 1                    # Triton's, and its own timeout and parameters of a request
+    server_timeout: 50ms
+    parameters: {mode: fast}
+  stateful:
+    model: accumulate
+    sequence: {requests: 8, ids: number}      # each sent when the one before was answered; number | text
   local:
     model: resnet
     shared_memory: {inputs: true, outputs: true}    # of a server on this machine; below
   plain:
     length: 32
     http: {path: /predict, json: {inputs: ["{text}"]}}      # any HTTP server that speaks JSON or bytes; below
+network: {delay: 20ms, jitter: 2ms, bandwidth: 10MiB/s}   # optional; each way, so a round trip takes 40ms more
 cap: {in_flight: 256, when_full: wait}    # optional; wait | drop; latency counts from the due time in both
 phases:                            # one after the other; warm-ups first, they enter no figure
   - name: warm-up
@@ -58,6 +73,8 @@ phases:                            # one after the other; warm-ups first, they e
     open: {arrivals: {gamma: {burstiness: 4}}, rate: [{duration: 20s, at: 50/s}]}   # variance/mean^2 of gaps
   - name: users
     closed: {users: 16, duration: 20s}
+  - name: replay
+    trace: {file: azure.csv, kind: talk, speed: 10, clamp: {input: 4000}}     # rows of a file by their times; below
 objectives:                        # optional; `loadgen check` judges them
   - "latency p99 < 250ms"          # latency | service | lag, with pNN | mean | max
   - "failure rate < 1%"            # failure rate | rejection rate
@@ -79,16 +96,19 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 
 from loadgen.records import LoadgenError
 from loadgen.target import parse_target
+from loadgen.traffic.chat import Chat, Completion, Generate
 from loadgen.traffic.data import Data
 from loadgen.traffic.document import ProfileError, read_document, read_text
 from loadgen.traffic.http_request import HttpRequest
 from loadgen.traffic.inputs import Fill
 from loadgen.traffic.lengths import Length, Pair
+from loadgen.traffic.network import Network
 from loadgen.traffic.objective import Objective, parse_objective
 from loadgen.traffic.parts import Count, DurationNs, FaultsError, Many, Name, Part, as_tuple, printable
 from loadgen.traffic.phases import Closed, Open, Phase, Segment
 from loadgen.traffic.problems import problems
 from loadgen.traffic.shared_memory import SharedMemory
+from loadgen.traffic.triton import Parameters, Priority, Sequence
 from loadgen.traffic.words import near, show_value
 
 __all__ = [
@@ -98,6 +118,17 @@ __all__ = [
 MOST_PLANNED = 50_000_000
 Fault = tuple[tuple[str | int, ...], str]
 _MOST_KINDS = 1000
+_DIALECTS = ("chat", "completion", "generate", "http")  # none of them: tensors, as KServe v2 has them
+_OF_TENSORS = (
+    "inputs",
+    "data",
+    "shared_memory",
+    "stream",
+    "priority",
+    "server_timeout",
+    "parameters",
+    "sequence",
+)
 
 
 def _kind_name(value: str) -> str:
@@ -153,6 +184,14 @@ class Kind(Part):
     inputs: dict[str, Fill] = Field(default_factory=dict)
     data: Data | None = None
     shared_memory: SharedMemory | None = None
+    stream: bool = False
+    priority: Priority | None = None
+    server_timeout_ns: DurationNs | None = Field(None, alias="server_timeout")
+    parameters: Parameters = Field(default_factory=dict)
+    sequence: Sequence | None = None
+    chat: Chat | None = None
+    completion: Completion | None = None
+    generate: Generate | None = None
     http: HttpRequest | None = None
     _name: str = PrivateAttr("")
 
@@ -166,18 +205,39 @@ class Kind(Part):
         """What it asks: the model's name, or the request of a plain HTTP server."""
         return self.model if self.http is None else f"{self.http.method} {self.http.path}"
 
+    @property
+    def text(self) -> Chat | Completion | Generate | None:
+        """How it asks for text; None where it sends tensors or plain HTTP."""
+        return self.chat or self.completion or self.generate
+
+    @property
+    def is_kserve(self) -> bool:
+        """Whether it sends tensors, as KServe v2 has it."""
+        return self.http is None and self.text is None
+
     @model_validator(mode="after")
     def _one_dialect(self) -> Self:
-        if self.http is None:
-            if not self.model:
-                raise FaultsError((("model",), "is missing; write e.g. model: minilm"))
+        given = [key for key in _DIALECTS if getattr(self, key) is not None]
+        if len(given) > 1:
+            raise ValueError(f"takes one of {', '.join(_DIALECTS)}; given: {' and '.join(given)}")
+        if self.http is None and not self.model:
+            raise FaultsError((("model",), "is missing; write e.g. model: minilm"))
+        if not given:
+            for key in ("output", "lengths"):
+                if key in self.model_fields_set:
+                    raise FaultsError(
+                        ((key,), f"goes with {', '.join(_DIALECTS)}; tensors have a length only")
+                    )
             return self
-        for key in ("model", "version", "inputs", "shared_memory"):
-            if key in self.model_fields_set:
-                raise FaultsError(((key,), "does not go with http; take one of them out"))
+        names = {info.alias or name: name for name, info in type(self).model_fields.items()}
+        for key in (*_OF_TENSORS, *(("model", "version") if self.http else ())):
+            if names[key] in self.model_fields_set:
+                raise FaultsError(((key,), f"does not go with {given[0]}; take one of them out"))
+        if self.batch > 1 and self.text is not None:
+            raise FaultsError((("batch",), f"does not go with {given[0]}, which has one text a request"))
         length = self.length is not None or self.lengths is not None
         output = self.output is not None or self.lengths is not None
-        if faults := [*self.http.length_faults(length=length, output=output)]:
+        if self.http is not None and (faults := [*self.http.length_faults(length=length, output=output)]):
             raise FaultsError(*faults)
         return self
 
@@ -208,16 +268,23 @@ class TrafficProfile(Part):
         examples=["{short: {model: minilm, length: 32}}"]
     )
     cap: Cap | None = None
+    network: Network | None = None
     phases: Many[Phase] = Field(examples=["[{name: steady, open: {rate: [{duration: 30s, at: 20/s}]}}]"])
     objectives: Annotated[
         tuple[Annotated[Objective, BeforeValidator(_objective)], ...], BeforeValidator(as_tuple)
     ] = ()
     _text: str = PrivateAttr("")
+    _folder: Path = PrivateAttr(Path())
 
     @property
     def text(self) -> str:
         """The text it was read from."""
         return self._text
+
+    @property
+    def folder(self) -> Path:
+        """What the files it names are relative to."""
+        return self._folder
 
     @property
     def sha256(self) -> str:
@@ -239,6 +306,13 @@ class TrafficProfile(Part):
             if objective.kind is not None and objective.kind not in self.kinds:
                 close, known = near(objective.kind, self.kinds), ", ".join(self.kinds)
                 yield ("objectives", index), f"there is no kind {objective.kind!r}{close}; allowed: {known}"
+        for index, phase in enumerate(self.phases):
+            for name in () if phase.trace is None else phase.trace.kind_names:
+                if name not in self.kinds:
+                    said = (
+                        f"there is no kind {name!r}{near(name, self.kinds)}; allowed: {', '.join(self.kinds)}"
+                    )
+                    yield ("phases", index, "trace"), said
 
     def _phase_faults(self) -> Iterator[Fault]:
         seen: dict[str, int] = {}
@@ -265,8 +339,11 @@ class TrafficProfile(Part):
             )
 
 
-def parse_profile(text: str, name: str) -> TrafficProfile:
-    """Reads a profile from its text; `name` stands in front of every message.  Raises ProfileError."""
+def parse_profile(text: str, name: str, folder: Path = Path()) -> TrafficProfile:
+    """Reads a profile from its text; `name` stands in front of every message.  Raises ProfileError.
+
+    Files that it names are relative to `folder`.
+    """
     document = read_document(text, name)
     data = document.data
     if isinstance(data, dict) and "name" not in data:
@@ -275,10 +352,10 @@ def parse_profile(text: str, name: str) -> TrafficProfile:
         profile = TrafficProfile.model_validate(data)
     except ValidationError as error:
         raise ProfileError(*problems(error, TrafficProfile, document, name)) from None
-    profile._text = text  # noqa: SLF001 - known only after reading
+    profile._text, profile._folder = text, folder.resolve()  # noqa: SLF001 - known only after reading
     return profile
 
 
 def load_profile(path: Path | str) -> TrafficProfile:
     """Reads a profile from a file.  Raises ProfileError, one line a problem."""
-    return parse_profile(read_text(Path(path)), str(path))
+    return parse_profile(read_text(Path(path)), str(path), Path(path).parent)

@@ -1,0 +1,218 @@
+"""What each kind of a profile sends, built to demand: tensors, texts or plain HTTP requests, one maker a kind.
+
+It must not know schedules, connections or what came of a request.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from loadgen.lab.texts import build_texts, prompt_count, text_facts
+from loadgen.records import LoadgenError, Message, Wanted
+from loadgen.workload import http_body, payloads
+from loadgen.workload.budget import BUDGET_BYTES, MOST_BYTES, affordable
+from loadgen.workload.outputs import output_bytes
+from loadgen.workload.parameters import request_parameters
+from loadgen.workload.rows import read_data
+from loadgen.workload.sequences import FIRST_ID
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+    import numpy as np
+
+    from loadgen.records import ModelFacts, Payload
+    from loadgen.target import Target
+    from loadgen.traffic.chat import Chat, Completion, Generate
+    from loadgen.traffic.http_request import HttpRequest
+    from loadgen.traffic.profile import Kind, TrafficProfile
+    from loadgen.triton.shared_memory import InMemory, SharedMemory
+
+_TEXT_ID = "0" * 19  # as wide as the ids that will take its place
+_BYTES_A_TOKEN = 8  # of English, with room
+_TEXT_BUDGET = 2**28
+
+
+class KindMaker(Protocol):
+    """Builds the requests of one kind.  `budget` and `size` are in bytes; all may raise LoadgenError."""
+
+    budget: int
+
+    @property
+    def in_order(self) -> bool:
+        """Whether variants are sent one after the other: rows of a file."""
+
+    def most(self, asked: Sequence[Wanted]) -> int:
+        """How many variants are worth having, where these are the shortest and longest asked for."""
+
+    def size(self, wanted: Wanted) -> int: ...
+
+    def messages(self, wanted: Sequence[Wanted], rng: np.random.Generator) -> list[Message]: ...
+
+    def facts(self, built: int) -> dict[str, Any]:
+        """For run.json, `built` variants having been made."""
+
+
+def make_kinds(
+    profile: TrafficProfile,
+    target: Target,
+    models: Mapping[tuple[str, str], ModelFacts],
+    memory: SharedMemory | None = None,
+    *,
+    include_usage: bool = True,
+) -> list[KindMaker]:
+    """A maker for each kind.  Raises LoadgenError for a kind that does not go with the target or its model."""
+    makers: list[KindMaker] = []
+    for kind in profile.kinds.values():
+        check_target(kind, target)
+        if kind.http is not None:
+            makers.append(PlainKind(kind, kind.http, profile.folder))
+        elif kind.text is not None:
+            makers.append(TextKind(kind, kind.text, profile.folder, include_usage=include_usage))
+        else:
+            facts = models[kind.model, kind.version]
+            makers.append(TensorKind(kind, facts, target, profile.folder, memory))
+    return makers
+
+
+def check_target(kind: Kind, target: Target) -> None:
+    """Raises LoadgenError when the target does not speak what the kind sends."""
+    where = f"kind {kind.name!r}"
+    if (kind.chat or kind.completion) and target.dialect != "openai":
+        raise LoadgenError(
+            f"{where}: chats and completions need an openai+http:// or openai+https:// target, not {target.url}"
+        )
+    if kind.is_kserve and target.dialect == "openai":
+        raise LoadgenError(f"{where}: tensors need a KServe v2 target (http://, grpc://), not {target.url}")
+    if kind.generate and (target.protocol != "http" or target.dialect == "openai"):
+        raise LoadgenError(f"{where}: generate needs an http:// or https:// target, not {target.url}")
+    if kind.stream and target.protocol != "grpc":
+        raise LoadgenError(f"{where}: stream needs a grpc:// or grpcs:// target, not {target.url}")
+
+
+class TensorKind:
+    """KServe v2 inference."""
+
+    def __init__(
+        self, kind: Kind, facts: ModelFacts, target: Target, folder: Path, memory: SharedMemory | None
+    ) -> None:
+        self._kind, self._facts, self._target, self._memory = kind, facts, target, memory
+        self._data = read_data(kind, facts, folder)
+        self._parameters, self.remarks = request_parameters(
+            kind.name, facts, priority=kind.priority, server_timeout_ns=kind.server_timeout_ns,
+            parameters=kind.parameters,
+        )  # fmt: skip
+        self.budget = MOST_BYTES if self._data.groups else BUDGET_BYTES
+
+    @property
+    def in_order(self) -> bool:
+        return self._data.in_order
+
+    def most(self, asked: Sequence[Wanted]) -> int:
+        return payloads.most_variants(self._kind, self._facts, self._data, asked)
+
+    def size(self, wanted: Wanted) -> int:
+        return payloads.size_of(self._kind, self._facts, self._data, wanted)
+
+    def messages(self, wanted: Sequence[Wanted], rng: np.random.Generator) -> list[Message]:
+        built = payloads.build(self._kind, self._facts, wanted, rng, self._data)
+        placed = self._placed(built)
+        return [
+            Message(
+                self._encode(at.tensors, outputs=getattr(at, "outputs", None)), payload.length, payload.items
+            )
+            for payload, at in zip(built, placed, strict=True)
+        ]
+
+    def _placed(self, built: list[Payload]) -> Sequence[Payload | InMemory]:
+        """Where the kind asks for it, in shared memory."""
+        asked = self._kind.shared_memory
+        if self._memory is None or asked is None:
+            return built
+        given = asked.outputs if isinstance(asked.outputs, dict) else None
+        sizes = [output_bytes(self._kind.name, self._facts, p.length, p.items, given) for p in built]
+        return self._memory.place(
+            self._kind.name, built, inputs=asked.inputs, outputs=sizes if asked.outputs else None
+        )
+
+    @cached_property
+    def _encode(self) -> Callable[..., Any]:
+        from loadgen.wire import kserve_grpc, kserve_http
+
+        kind, sequence = self._kind, self._kind.sequence
+        first = None if sequence is None else FIRST_ID if sequence.ids == "number" else _TEXT_ID
+        if self._target.protocol == "http":
+            encode: Any = partial(kserve_http.infer_request, binary=self._facts.binary)
+        else:
+            encode = kserve_grpc.stream_infer_request if kind.stream else kserve_grpc.infer_request
+        return partial(encode, kind.model, kind.version, parameters=self._parameters, sequence=first)
+
+    def facts(self, built: int) -> dict[str, Any]:
+        files = self._data.told(built, self._kind.batch)
+        return ({"files": files} if files else {}) | ({"remarks": self.remarks} if self.remarks else {})
+
+
+class TextKind:
+    """Chats, completions, and Triton's generate extension."""
+
+    budget = _TEXT_BUDGET
+
+    def __init__(
+        self, kind: Kind, part: Chat | Completion | Generate, folder: Path, *, include_usage: bool
+    ) -> None:
+        has_length = kind.length is not None or kind.lengths is not None
+        if part.prompts is not None and has_length and (fault := part.length_fault(has_length=True)):
+            raise LoadgenError(f"kind {kind.name!r}: {fault}")
+        self._kind, self._part, self._folder, self._include_usage = kind, part, folder, include_usage
+
+    @property
+    def in_order(self) -> bool:
+        return self._part.prompts is not None and self._part.prompts.order == "file"
+
+    def most(self, asked: Sequence[Wanted]) -> int:
+        if (
+            fault := self._part.length_fault(has_length=any(w.length is not None for w in asked))
+        ) is not None:
+            raise LoadgenError(f"kind {self._kind.name!r}: {fault}")
+        prompts = prompt_count(self._part, self._folder)
+        return prompts or affordable(max((self.size(w) for w in asked), default=1), self.budget)
+
+    def size(self, wanted: Wanted) -> int:
+        return 300 + _BYTES_A_TOKEN * (wanted.length or 100)
+
+    def messages(self, wanted: Sequence[Wanted], rng: np.random.Generator) -> list[Message]:
+        kind = self._kind
+        return build_texts(
+            kind.model, kind.version, self._part, wanted, rng, self._folder, include_usage=self._include_usage
+        )
+
+    def facts(self, built: int) -> dict[str, Any]:  # noqa: ARG002 - see KindMaker
+        return text_facts(self._part) | {"asks_for_usage": self._part.stream and self._include_usage}
+
+
+class PlainKind:
+    """Requests to any HTTP server."""
+
+    in_order = False
+    budget = BUDGET_BYTES
+
+    def __init__(self, kind: Kind, http: HttpRequest, folder: Path) -> None:
+        self._kind, self._http, self._folder = kind, http, folder
+
+    def most(self, asked: Sequence[Wanted]) -> int:
+        return http_body.most_variants(self._http, max(asked, key=_in, default=Wanted(None)), self._folder)
+
+    def size(self, wanted: Wanted) -> int:
+        return 300 + _BYTES_A_TOKEN * (wanted.length or 100)
+
+    def messages(self, wanted: Sequence[Wanted], rng: np.random.Generator) -> list[Message]:
+        return http_body.build(self._kind.name, self._http, wanted, rng, self._folder, self._kind.batch)
+
+    def facts(self, built: int) -> dict[str, Any]:  # noqa: ARG002 - see KindMaker
+        return {}
+
+
+def _in(wanted: Wanted) -> int:
+    return wanted.length or 0
