@@ -5,6 +5,7 @@ It must not know models, batches or protocols.
 
 import string
 import struct
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +17,18 @@ _LETTERS = np.frombuffer((string.ascii_lowercase + "      ").encode(), dtype=np.
 _FEW, _MANY = 8, 64  # bytes of a string where nothing says how long it be
 
 
-def bf16_bytes(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
-    """The upper half of each FP32, rounded to nearest, ties to even; NaN stays NaN.
+def bf16_bytes(values: npt.NDArray[np.floating[Any]]) -> npt.NDArray[np.uint16]:
+    """BF16 is the upper half of an FP32: rounded to nearest, ties to even; NaN stays NaN.
 
-    Adding 0x7fff and the kept part's lowest bit carries into it exactly when rounding up is due.
+    Adding 0x7fff and the kept part's lowest bit carries into it exactly when rounding up is due.  FP64 goes
+    through FP32 cut towards 0 with a sticky last bit, so that it is rounded once, not twice.
     """
-    bits = values.astype("<f4").view("<u4").astype(np.uint64)
+    with np.errstate(over="ignore"):
+        single = values.astype("<f4")
+    bits = single.view("<u4").astype(np.uint64)
+    if values.dtype.itemsize > single.dtype.itemsize:
+        outward = np.abs(single) > np.abs(values)
+        bits = np.where(single != values, (bits - outward) | 1, bits)
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
     nan = np.asarray(((bits >> 16) | 0x40).astype("<u2"))
     return np.where(np.isnan(values), nan, rounded)
@@ -30,7 +37,7 @@ def bf16_bytes(values: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
 def raw_numbers(values: npt.NDArray[np.generic], datatype: str) -> bytes:
     """The values in a datatype's raw form."""
     if datatype == "BF16":
-        return bf16_bytes(values.astype(np.float32)).astype("<u2").tobytes()
+        return bf16_bytes(values.astype(np.float64)).astype("<u2").tobytes()
     return values.astype(DTYPES[datatype]).tobytes()
 
 
