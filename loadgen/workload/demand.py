@@ -29,8 +29,12 @@ class Demand:
     picks: tuple[npt.NDArray[np.int32], ...]
 
 
-def demand(plan: Plan, most: Sequence[int]) -> Demand:
-    """What a plan needs: about `most` variants of each kind, more where it asks for more different lengths."""
+def demand(plan: Plan, most: Sequence[int], in_order: Sequence[bool] = ()) -> Demand:
+    """What a plan needs: about `most` variants of each kind, more where it asks for more different lengths.
+
+    The variants of a kind that is `in_order` (default: none is) are sent one after the other, from the first
+    in each phase; those of others as the plan's draws have it.
+    """
     counts: dict[int, int] = {}
     for phase in plan.phases:
         for keys in _keys(phase):
@@ -48,7 +52,8 @@ def demand(plan: Plan, most: Sequence[int]) -> Demand:
               for w in [_wanted(key)] * n)
         for k in range(len(plan.kinds))
     )  # fmt: skip
-    return Demand(wanted, tuple(_picks(phase, asked, first, variants) for phase in plan.phases))
+    turns = np.array(in_order or [False] * len(plan.kinds))[kinds]
+    return Demand(wanted, tuple(_picks(phase, asked, first, variants, turns) for phase in plan.phases))
 
 
 def typical(plan: Plan) -> list[Wanted]:
@@ -75,11 +80,31 @@ def _wanted(key: int) -> Wanted:
 
 
 def _picks(
-    phase: PhasePlan, asked: _Keys, first: npt.NDArray[np.int64], variants: npt.NDArray[np.int64]
+    phase: PhasePlan,
+    asked: _Keys,
+    first: npt.NDArray[np.int64],
+    variants: npt.NDArray[np.int64],
+    turns: npt.NDArray[np.bool_],
 ) -> npt.NDArray[np.int32]:
     picks = np.empty(len(phase.kind), np.int32)
+    seen = np.zeros(len(asked), np.int64)
     for number, keys in enumerate(_keys(phase)):
         part = slice(number * _CHUNK, number * _CHUNK + len(keys))
         at = np.searchsorted(asked, keys)
-        picks[part] = first[at] + phase.draw[part] % variants[at]
+        which = phase.draw[part].astype(np.int64)
+        if turns.any():
+            which = np.where(turns[at], _turns(at, seen), which)
+        picks[part] = first[at] + which % variants[at]
     return picks
+
+
+def _turns(at: npt.NDArray[np.intp], seen: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How many of its like came before each; `seen` are those before the first, and is brought up to date."""
+    order = np.argsort(at, kind="stable")
+    like = at[order]
+    start = np.flatnonzero(np.concatenate([[True], like[1:] != like[:-1]])) if len(at) else order
+    before = np.empty(len(at), np.int64)
+    before[order] = np.arange(len(at)) - np.repeat(start, np.diff(np.append(start, len(at))))
+    before += seen[at]
+    seen += np.bincount(at, minlength=len(seen))
+    return before
