@@ -33,6 +33,10 @@ kinds:                             # what is sent: one entry a kind of request
   pairs:
     model: llm
     lengths: [{in: 1000, out: 20, weight: 3}, {in: 50, out: 400}]     # tokens in and out that go together
+      # title: {file: titles.txt}                                     rows of .npy .npz .json .jsonl .txt
+      # input_ids: {file: titles.txt, tokenizer: minilm/}             texts as ids by the model's tokenizer.json
+      # image: {file: images.npz, column: train, order: random}       order: file (default) | random
+    # data: {file: rows.jsonl, columns: {input_ids: question}, tokenizer: minilm/, order: random}   rows together
 cap: {in_flight: 256, when_full: wait}    # optional; wait | drop; latency counts from the due time in both
 phases:                            # one after the other; warm-ups first, they enter no figure
   - name: warm-up
@@ -69,6 +73,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, Valida
 
 from loadgen.records import LoadgenError
 from loadgen.target import parse_target
+from loadgen.traffic.data import Data
 from loadgen.traffic.document import ProfileError, read_document, read_text
 from loadgen.traffic.inputs import Fill
 from loadgen.traffic.lengths import Length, Pair
@@ -134,6 +139,7 @@ class Kind(Part):
     timeout_ns: DurationNs = Field(60 * 10**9, alias="timeout")
     cancel: Cancel | None = None
     inputs: dict[str, Fill] = Field(default_factory=dict)
+    data: Data | None = None
     _name: str = PrivateAttr("")
 
     @property

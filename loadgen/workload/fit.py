@@ -4,14 +4,13 @@ It must not know how values are drawn, or any protocol.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from loadgen.records import LoadgenError, ModelFacts, TensorSpec
 from loadgen.traffic.inputs import Fill
 from loadgen.traffic.profile import Kind
 from loadgen.traffic.words import near
-from loadgen.workload.lengths import max_length, min_length
 
 FLOATS = {"FP16": "<f2", "BF16": "<u2", "FP32": "<f4", "FP64": "<f8"}
 WHOLES = {
@@ -23,8 +22,22 @@ TOKEN_NAMES = frozenset({"input_ids", "decoder_input_ids", "token_ids", "tokens"
 _MOST_BYTES = 2**31 - 1  # one gRPC message
 
 
+def item_bytes(datatype: str) -> int:
+    """Of one value in raw form; of BYTES the least."""
+    return {"BYTES": 4, "BOOL": 1}.get(datatype) or int(DTYPES[datatype][-1])
+
+
 class FitError(LoadgenError):
     """A kind of request that its model cannot take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Rows of a file for an input: the most bytes of one, and the mean; token ids can be joined to a length."""
+
+    row_bytes: int
+    mean_bytes: float
+    tokens: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +47,8 @@ class Slot:
     spec: TensorSpec
     shape: tuple[int, ...]
     fill: Fill | None
+    given: Given | None = None  # its rows come from a file
+    batched: bool = False  # the batch axis stands in front
 
     def sized(self, length: int | None) -> tuple[int, ...]:
         """The shape of a request of this length."""
@@ -42,13 +57,28 @@ class Slot:
     @property
     def sizes_text(self) -> bool:
         """Whether the kind's length is the bytes of this input's strings: no axis and no law takes it."""
-        return self.spec.datatype == "BYTES" and -1 not in self.shape and (not self.fill or not self.fill.law)
+        is_text = self.spec.datatype == "BYTES" and self.given is None
+        return is_text and -1 not in self.shape and (not self.fill or not self.fill.law)
+
+    @property
+    def rows(self) -> int:
+        """Along the batch axis."""
+        return self.shape[0] if self.batched else 1
+
+    @property
+    def longest_given(self) -> int:
+        """An upper bound of the free axis that a file's rows give; 0 without."""
+        if self.given is None or -1 not in self.shape:
+            return 0
+        return self.given.row_bytes // item_bytes(self.spec.datatype)
 
     def most_bytes(self, length: int | None) -> int:
         """An upper bound of the raw bytes at this length."""
+        if self.given is not None and not (self.given.tokens and length is not None):
+            return self.given.row_bytes * self.rows
         values = math.prod(self.sized(length))
         if self.spec.datatype != "BYTES":
-            return values * int(DTYPES[self.spec.datatype][-1] if self.spec.datatype != "BOOL" else 1)
+            return values * item_bytes(self.spec.datatype)
         text = self.fill.text if self.fill else None
         constant = self.fill.constant if self.fill else None
         if text:
@@ -69,17 +99,37 @@ class Fit:
     most_bytes: int
     vocab_size: int | None
 
+    @property
+    def mean_bytes(self) -> int:
+        """Of a request whose files' rows are as long as the mean; an upper bound for the rest."""
+        given = [(slot.given, slot.rows) for slot in self.slots if slot.given is not None]
+        excess = sum((rows.row_bytes - rows.mean_bytes) * n for rows, n in given)
+        return max(int(self.most_bytes - excess), 1)
 
-def fit(kind: Kind, facts: ModelFacts) -> Fit:
-    """The slots of a kind in a model; FitError names kind, model and limit."""
-    where = f"kind {kind.name!r}, model {facts.name!r}"
+
+def fit(
+    kind: Kind,
+    facts: ModelFacts,
+    lengths: tuple[int, int] | None = None,
+    given: Mapping[str, Given] | None = None,
+) -> Fit:
+    """The slots of a kind in a model, for requests of the shortest and the longest of `lengths`.
+
+    `given` are the inputs whose rows come from files.  FitError names kind, model and limit.
+    """
+    where, given = f"kind {kind.name!r}, model {facts.name!r}", given or {}
     _check_names(kind, facts, where)
-    vocab_size = _number(facts, "vocab_size", where)
+    vocab_size = model_number(facts, "vocab_size", where)
     batched = _check_batch(kind, facts, where)
-    chosen = [spec for spec in facts.inputs if not spec.optional or spec.name in kind.inputs]
-    slots = tuple(_slot(spec, kind, batched, facts.max_batch_size, where) for spec in chosen)
-    _check_length(kind, facts, slots, where)
-    most = sum(slot.most_bytes(max_length(kind.length.law) if kind.length else None) for slot in slots)
+    named = kind.inputs.keys() | given.keys()
+    slots = tuple(
+        _slot(spec, kind, given.get(spec.name), batched, facts.max_batch_size, where)
+        for spec in facts.inputs
+        if not spec.optional or spec.name in named
+    )
+    _check_length(lengths, facts, slots, where)
+    longest = lengths[1] if lengths else max((slot.longest_given for slot in slots), default=None)
+    most = sum(slot.most_bytes(longest) for slot in slots)
     if most > _MOST_BYTES:
         raise FitError(f"{where}: a request would have up to {most:,} bytes; allowed: {_MOST_BYTES:,}")
     return Fit(slots, kind.batch if batched else 1, most, vocab_size)
@@ -97,7 +147,8 @@ def _check_names(kind: Kind, facts: ModelFacts, where: str) -> None:
             )
 
 
-def _number(facts: ModelFacts, key: str, where: str) -> int | None:
+def model_number(facts: ModelFacts, key: str, where: str) -> int | None:
+    """A whole number of 1 or more among the model's parameters, None where it tells none.  Raises FitError."""
     text = facts.parameters.get(key)
     if text is None:
         return None
@@ -106,43 +157,59 @@ def _number(facts: ModelFacts, key: str, where: str) -> int | None:
     return int(text)
 
 
-def _check_batch(kind: Kind, facts: ModelFacts, where: str) -> bool:
+def has_batch(facts: ModelFacts) -> bool:
     """Whether requests have a batch axis.
 
     A server that tells no max_batch_size tells full shapes instead; a free first dimension is taken for the
     batch axis then.
     """
-    most = facts.max_batch_size
-    if most is None:
-        batched = any(spec.shape[:1] == (-1,) for spec in facts.inputs)
-        if kind.batch > 1 and not batched:
-            raise FitError(
-                f"{where}: batch {kind.batch}, but no input has a free first dimension; allowed: 1"
-            )
-        return batched
-    if most == 0 and kind.batch > 1:
-        raise FitError(
-            f"{where}: batch {kind.batch}, but the model takes no batches (max_batch_size 0); allowed: 1"
+    if facts.max_batch_size is None:
+        return any(spec.shape[:1] == (-1,) for spec in facts.inputs)
+    return facts.max_batch_size > 0
+
+
+def _check_batch(kind: Kind, facts: ModelFacts, where: str) -> bool:
+    batched, most = has_batch(facts), facts.max_batch_size
+    if kind.batch > 1 and not batched:
+        why = (
+            "no input has a free first dimension"
+            if most is None
+            else "the model takes no batches (max_batch_size 0)"
         )
-    if kind.batch > max(most, 1):
+        raise FitError(f"{where}: batch {kind.batch}, but {why}; allowed: 1")
+    if most is not None and kind.batch > max(most, 1):
         raise FitError(f"{where}: batch {kind.batch}, but its max_batch_size is {most}; allowed: 1 to {most}")
-    return most > 0
+    return batched
 
 
-def _slot(spec: TensorSpec, kind: Kind, batched: bool, most: int | None, where: str) -> Slot:
-    fill = kind.inputs.get(spec.name)
+def is_token_input(spec: TensorSpec) -> bool:
+    """Whether an input's values are ids of tokens, by its name."""
+    return spec.name.lower() in TOKEN_NAMES and spec.datatype in WHOLES
+
+
+def axes(
+    spec: TensorSpec, fill: Fill | None, batched: bool, most: int | None
+) -> tuple[bool, tuple[int, ...]]:
+    """Whether an input has the batch axis in front, and a row's shape behind it."""
     told = most is not None
     leading = batched and (told or spec.shape[:1] == (-1,))
-    row = spec.shape if told or not leading else spec.shape[1:]
+    if fill is not None and fill.shape is not None and not told and len(fill.shape) == len(spec.shape):
+        leading = False  # a full shape given: its first axis is no batch then
+    return leading, spec.shape if told or not leading else spec.shape[1:]
+
+
+def _slot(
+    spec: TensorSpec, kind: Kind, given: Given | None, batched: bool, most: int | None, where: str
+) -> Slot:
+    fill = kind.inputs.get(spec.name)
+    leading, row = axes(spec, fill, batched, most)
     if fill is not None and fill.shape is not None:
-        if leading and not told and len(fill.shape) == len(spec.shape):
-            leading, row = False, spec.shape  # a full shape given: its first axis is no batch then
         row = _given_shape(spec.name, row, fill.shape, where)
-    elif row.count(-1) > 1:
+    elif given is None and row.count(-1) > 1:
         dims = ", ".join(str(dim) for dim in row)
         line = f"inputs: {{{spec.name}: {{shape: [{_example(row)}]}}}}"
         raise FitError(f"{where}: input {spec.name!r} leaves more than one axis free ([{dims}]); add {line}")
-    return Slot(spec, ((kind.batch, *row) if leading else row), fill)
+    return Slot(spec, ((kind.batch, *row) if leading else row), fill, given, leading)
 
 
 def _example(row: tuple[int, ...]) -> str:
@@ -162,20 +229,27 @@ def _given_shape(
     return tuple(-1 if dim == "length" else int(dim) for dim in given)
 
 
-def _check_length(kind: Kind, facts: ModelFacts, slots: tuple[Slot, ...], where: str) -> None:
-    free = [slot.spec.name for slot in slots if -1 in slot.shape]
-    if kind.length is None:
-        if free:
+def _check_length(
+    lengths: tuple[int, int] | None, facts: ModelFacts, slots: tuple[Slot, ...], where: str
+) -> None:
+    free = [slot for slot in slots if -1 in slot.shape]
+    if lengths is None:
+        if free and not any(slot.given for slot in free):
             raise FitError(
-                f"{where}: input {free[0]!r} has a free dimension; give the kind a length, e.g. length: 32"
+                f"{where}: input {free[0].spec.name!r} has a free dimension; give the kind a length, e.g. length: 32"
             )
         return
+    for slot in free:
+        if slot.given is not None and not slot.given.tokens:
+            raise FitError(
+                f"{where}: has a length, but the rows of input {slot.spec.name!r} have their own; take length out"
+            )
     if not free and not any(slot.sizes_text for slot in slots):
         raise FitError(
             f"{where}: has a length, but no input of the model has a free dimension; take length out"
         )
-    shortest, longest = min_length(kind.length.law), max_length(kind.length.law)
-    most = _number(facts, "max_length", where)
+    shortest, longest = lengths
+    most = model_number(facts, "max_length", where)
     if most is not None and longest > most:
         raise FitError(f"{where}: lengths up to {longest}, but the model takes at most {most}; allowed: {shortest} to {most}"
                        if shortest <= most else
@@ -198,8 +272,12 @@ def faulty_ranges(slot: Slot, vocab_size: int | None) -> Iterator[str]:
     low, high = whole_range(datatype)
     if datatype in WHOLES and ends and (min(ends) < low or max(ends) > high):
         yield f"{min(ends)} to {max(ends)} is beyond {datatype}; allowed: {low} to {high}"
-    is_token = slot.spec.name.lower() in TOKEN_NAMES and datatype in WHOLES
-    if is_token and vocab_size is not None and ends and (min(ends) < 0 or max(ends) >= vocab_size):
+    if (
+        is_token_input(slot.spec)
+        and vocab_size is not None
+        and ends
+        and (min(ends) < 0 or max(ends) >= vocab_size)
+    ):
         yield f"{min(ends)} to {max(ends)} leaves the vocabulary; allowed: 0 to {vocab_size - 1}"
 
 

@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.records import ModelFacts, TensorSpec
+from loadgen.records import ModelFacts, TensorSpec, Wanted
 from loadgen.traffic.profile import parse_profile
 from loadgen.workload.fills import bf16_bytes
 from loadgen.workload.fit import FitError
 from loadgen.workload.lengths import quantile_lengths
-from loadgen.workload.payloads import build_pool, pool_rng
+from loadgen.workload.payloads import build, most_variants, pool_rng, size_of
 
 NUMPY = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "BOOL": "?"} | {
     f"{sign}INT{bits}": f"<{kind}{bits // 8}"
@@ -37,8 +37,13 @@ def bert(**parameters):
     )
 
 
-def pool(text, model, seed=1, **limits):
-    return build_pool(kind(text), model, pool_rng(seed, "k"), **limits)
+def pool(text, model, seed=1, most=512):
+    """Variants of the kind's own lengths, as many as are good for it."""
+    given = kind(text)
+    law = given.length.law if given.length else None
+    n = most_variants(given, model, most=most)
+    wanted = [Wanted(None)] * n if law is None else [Wanted(int(k)) for k in quantile_lengths(law, n)]
+    return build(given, model, wanted, pool_rng(seed, "k"))
 
 
 def values(tensor):
@@ -68,13 +73,22 @@ def test_an_encoder_gets_ids_mask_and_types():
     assert 30510 < ids.max() < 30522
 
 
-def test_variants_all_differ_and_lengths_are_the_laws_in_random_order():
-    given = kind("{model: m, length: {lognormal: {median: 32, sigma: 0.6, min: 4, max: 128}}}")
-    made = build_pool(given, bert(), pool_rng(1, "k"))
-    assert len({p.tensors[0].data for p in made}) == 512
-    lengths = [p.length for p in made]
-    assert sorted(lengths) == quantile_lengths(given.length.law, 512).tolist()
-    assert abs(np.corrcoef(lengths, np.arange(512))[0, 1]) < 0.2
+def test_each_want_gets_its_own_variant_in_order():
+    given = kind("{model: m, length: {uniform: {min: 4, max: 128}}}")
+    wanted = [Wanted(n, output) for n in (128, 4, 4, 60) for output in (None, 7)]
+    made = build(given, bert(), wanted, pool_rng(1, "k"))
+    assert [p.length for p in made] == [128, 128, 4, 4, 4, 4, 60, 60]
+    assert [p.tensors[0].shape for p in made] == [(1, want.length) for want in wanted]
+    assert len({p.tensors[0].data for p in made}) == 8
+
+
+def test_lengths_of_a_trace_need_no_law_but_must_fit():
+    given = kind("{model: m}")
+    assert build(given, bert(), [Wanted(9)], pool_rng(1, "k"))[0].tensors[1].shape == (1, 9)
+    with pytest.raises(
+        FitError, match="lengths up to 129, but the model takes at most 128; allowed: 9 to 128"
+    ):
+        build(given, bert(), [Wanted(9), Wanted(129)], pool_rng(1, "k"))
 
 
 def test_small_spaces_are_used_without_repeats_while_they_last():
@@ -89,13 +103,19 @@ def test_the_same_seed_the_same_pool():
     assert pool_rng(1, "a").random() != pool_rng(1, "b").random()
 
 
-def test_the_pool_keeps_to_its_budget_but_has_a_few():
-    model = facts(("x", "FP32", (1000,)))
-    assert len(pool("{model: m}", model, budget_bytes=40_000)) == 10
-    assert len(pool("{model: m}", model, budget_bytes=1)) == 8
-    assert len(pool("{model: m}", model, most=20)) == 20
-    text = "{model: m, length: {uniform: {min: 1, max: 100}}}"
-    assert len(pool(text, facts(("x", "FP32", (-1,))), budget_bytes=40_000)) == 100
+def test_how_many_variants_memory_allows():
+    """64 MiB, but at least 8, unless those pass 1 GiB."""
+
+    def n(values, **limits):
+        return most_variants(kind("{model: m}"), facts(("x", "FP32", (values,))), **limits)
+
+    assert (n(1000), n(1000, most=20)) == (512, 20)
+    assert n(2**20) == 16
+    assert n(2**23) == 8
+    assert n(2**26) == 4
+    assert n(2**28 - 1) == 1
+    free = facts(("x", "FP32", (-1,)))
+    assert size_of(kind("{model: m}"), free, Wanted(25)) == 100
 
 
 @pytest.mark.parametrize("datatype", sorted(NUMPY))

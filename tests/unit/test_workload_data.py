@@ -1,0 +1,310 @@
+"""Rows of files as the tensors of requests: in order or shuffled, checked, together where they belong together."""
+
+import json
+import struct
+from math import gcd
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+from loadgen.records import LoadgenError, ModelFacts, TensorSpec, Wanted
+from loadgen.traffic.profile import ProfileError, parse_profile
+from loadgen.workload.payloads import build, most_variants, pool_rng
+from loadgen.workload.rows import read_data
+
+
+def kind(text):
+    whole = f"name: t\nkinds:\n  k: {text}\nphases:\n  - {{name: p, closed: {{users: 1, requests: 1}}}}\n"
+    return parse_profile(whole, "t.yaml").kinds["k"]
+
+
+def facts(*inputs, most=8, **parameters):
+    return ModelFacts("m", "", ("1",), most, tuple(TensorSpec(*spec) for spec in inputs), (), parameters)
+
+
+def made(text, model, folder, n=None, wanted=None):
+    given = kind(text)
+    data = read_data(given, model, folder)
+    wanted = wanted or [Wanted(None)] * (n or most_variants(given, model, data))
+    return build(given, model, wanted, pool_rng(1, "k"), data)
+
+
+def refused(text, model, folder):
+    with pytest.raises(LoadgenError) as caught:
+        made(text, model, folder)
+    assert "\n" not in str(caught.value)
+    return str(caught.value).replace(f"{folder}/", "")
+
+
+def jsonl(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def firsts(payloads, dtype):
+    return [np.frombuffer(p.tensors[0].data, dtype).tolist() for p in payloads]
+
+
+@pytest.fixture
+def words(tmp_path):
+    """A tokenizer of four words that puts 1 before and 2 behind, pads to 9 and cuts to 3 by its own file."""
+    vocab = {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3, "one": 4, "two": 5, "three": 6, "four": 7}
+    made = Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    made.enable_padding(length=9)
+    made.enable_truncation(3)
+    made.save(str(tmp_path / "tokenizer.json"))
+    return tmp_path
+
+
+def bert(**parameters):
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    told = {"vocab_size": "8", "max_length": "6"} | parameters
+    return facts(*((name, "INT64", (-1,)) for name in names), **told)
+
+
+def test_npy_rows_in_the_files_order_start_over(tmp_path):
+    array = np.arange(12, dtype=np.float32).reshape(3, 2, 2)
+    np.save(tmp_path / "x.npy", array)
+    model = facts(("x", "FP32", (2, 2)))
+    got = made("{model: m, inputs: {x: {file: x.npy}}}", model, tmp_path)
+    assert len(got) == 3
+    assert [p.tensors[0].data for p in got] == [row.tobytes() for row in array]
+    assert got[0].tensors[0].shape == (1, 2, 2)
+    again = made("{model: m, inputs: {x: {file: x.npy}}}", model, tmp_path, n=7)
+    assert [p.tensors[0].data for p in again] == [array[i % 3].tobytes() for i in range(7)]
+
+
+def test_npy_is_converted_whatever_its_own_type_and_order(tmp_path):
+    np.save(tmp_path / "x.npy", np.asfortranarray(np.arange(6, dtype=">f8").reshape(2, 3)))
+    got = made("{model: m, inputs: {x: {file: x.npy}}}", facts(("x", "INT8", (3,)), most=0), tmp_path)
+    assert firsts(got, "<i1") == [[0, 1, 2], [3, 4, 5]]
+    assert got[0].tensors[0].shape == (3,)
+
+
+def test_npy_is_mapped_not_read(tmp_path):
+    """16 GiB on paper, none of it read: two rows of it are sent."""
+    file = np.lib.format.open_memmap(tmp_path / "x.npy", mode="w+", dtype="<f4", shape=(2**20, 2**12))
+    file[1] = 5
+    del file
+    got = made("{model: m, inputs: {x: {file: x.npy}}}", facts(("x", "FP32", (2**12,))), tmp_path, n=2)
+    assert [set(row) for row in firsts(got, "<f4")] == [{0.0}, {5.0}]
+
+
+def test_npz_columns(tmp_path):
+    np.savez(tmp_path / "x.npz", x=np.array([[1], [2]]), other=np.array([[3], [4]]))
+    model = facts(("x", "INT32", (1,)))
+    assert firsts(made("{model: m, inputs: {x: {file: x.npz}}}", model, tmp_path), "<i4") == [[1], [2]]
+    named = "{model: m, inputs: {x: {file: x.npz, column: other}}}"
+    assert firsts(made(named, model, tmp_path), "<i4") == [[3], [4]]
+    wrong = "{model: m, inputs: {x: {file: x.npz, column: othr}}}"
+    assert (
+        refused(wrong, model, tmp_path)
+        == "x.npz: no column 'othr' (did you mean 'other'?); allowed: x, other"
+    )
+
+
+def test_a_batch_takes_the_rows_that_follow(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(5))
+    got = made("{model: m, batch: 2, inputs: {x: {file: x.npy}}}", facts(("x", "INT16", (1,))), tmp_path)
+    assert firsts(got, "<i2") == [[0, 1], [2, 3], [4, 0], [1, 2], [3, 4]]
+    assert {(p.tensors[0].shape, p.items) for p in got} == {((2, 1), 2)}
+    assert len(got) == 5 // gcd(5, 2)
+
+
+def test_shuffled_rows_come_each_once_before_any_comes_again(tmp_path):
+    np.save(tmp_path / "x.npy", np.arange(100))
+    text = "{model: m, inputs: {x: {file: x.npy, order: random}}}"
+    got = [row[0] for row in firsts(made(text, facts(("x", "INT16", (1,))), tmp_path, n=250), "<i2")]
+    assert sorted(got[:100]) == sorted(got[100:200]) == list(range(100))
+    assert got[:100] != list(range(100))
+    assert len(set(got[200:])) == 50
+    assert got == [row[0] for row in firsts(made(text, facts(("x", "INT16", (1,))), tmp_path, n=250), "<i2")]
+
+
+def test_jsonl_entries_of_their_own_shapes(tmp_path):
+    """Case 6: plain numbers for FP16, per-entry shapes checked against dims -1."""
+    jsonl(
+        tmp_path / "x.jsonl",
+        [[1, 2, 3]],
+        {"data": [1, 2, 3, 4, 5, 6], "shape": [2, 3]},
+        {"b64": "AAAAPABA", "shape": [1, 3]},
+    )
+    model = facts(("x", "FP16", (-1, 3)))
+    got = made("{model: m, inputs: {x: {file: x.jsonl}}}", model, tmp_path)
+    assert [p.tensors[0].shape for p in got] == [(1, 1, 3), (1, 2, 3), (1, 1, 3)]
+    assert [p.length for p in got] == [1, 2, 1]
+    assert firsts(got, "<f2") == [[1, 2, 3], [1, 2, 3, 4, 5, 6], [0, 1, 2]]
+    said = refused("{model: m, batch: 2, inputs: {x: {file: x.jsonl}}}", model, tmp_path)
+    assert said == (
+        "x.jsonl:2: input 'x' has shape [2, 3], but the first row of its batch (x.jsonl:1) has [1, 3]; "
+        "allowed: one shape a batch, or batch: 1"
+    )
+    jsonl(tmp_path / "x.jsonl", [[1, 2, 3]], {"data": [1, 2], "shape": [1, 2]})
+    said = refused("{model: m, inputs: {x: {file: x.jsonl}}}", model, tmp_path)
+    assert said == "x.jsonl:2: input 'x': shape [1, 2] given; allowed: [any, 3]"
+
+
+def test_json_as_other_tools_write_it(tmp_path):
+    (tmp_path / "x.json").write_text('{"data": [{"x": {"content": [1, 2], "shape": [2]}}, {"x": [3, 4]}]}')
+    got = made("{model: m, inputs: {x: {file: x.json}}}", facts(("x", "INT32", (2,))), tmp_path)
+    assert firsts(got, "<i4") == [[1, 2], [3, 4]]
+
+
+def test_text_lines_are_bytes_of_any_kind(tmp_path):
+    """Case 7: not UTF-8, empty, characters of several bytes, 1 MB; counted in bytes."""
+    lines = [b"\xff\xfe", b"", "中文🙂".encode(), b"x" * 2**20, b"tab\tand\0zero"]
+    (tmp_path / "t.txt").write_bytes(b"\n".join(lines[:2]) + b"\r\n" + b"\n".join(lines[2:]) + b"\n")
+    got = made("{model: m, inputs: {t: {file: t.txt}}}", facts(("t", "BYTES", (1,))), tmp_path)
+    assert [p.tensors[0].data for p in got] == [struct.pack("<I", len(line)) + line for line in lines]
+    assert {p.tensors[0].shape for p in got} == {(1, 1)}
+
+
+def test_one_string_for_a_row_of_33(tmp_path):
+    """Case 1: refused before sending; with shape 1 the batch axis comes by itself."""
+    (tmp_path / "t.txt").write_text('{"a": 1}\n')
+    model = facts(("x", "BYTES", (1,)))
+    wide = "{model: m, inputs: {x: {file: t.txt, shape: [33]}}}"
+    assert refused(wide, model, tmp_path) == "t.txt:1: input 'x': 1 value given, shape needs 33"
+    assert refused("{model: m, inputs: {x: {file: t.txt}}}", facts(("x", "BYTES", (33,))), tmp_path) == (
+        "t.txt:1: input 'x': 1 value given, shape needs 33"
+    )
+    for batch in (1, 4):
+        text = f"{{model: m, batch: {batch}, inputs: {{x: {{file: t.txt, shape: [1]}}}}}}"
+        (got,) = made(text, model, tmp_path)
+        assert got.tensors[0].shape == (batch, 1)
+        assert got.tensors[0].data == b'\x08\0\0\0{"a": 1}' * batch
+
+
+def test_scalars(tmp_path):
+    (tmp_path / "x.jsonl").write_text("3\n\n4\n")
+    text = "{model: m, inputs: {x: {file: x.jsonl}}}"
+    assert [p.tensors[0].shape for p in made(text, facts(("x", "FP64", ()), most=0), tmp_path)] == [(), ()]
+    assert [p.tensors[0].shape for p in made(text, facts(("x", "FP64", (1,))), tmp_path)] == [(1, 1)] * 2
+    assert (
+        refused(text, facts(("x", "FP64", (2,))), tmp_path)
+        == "x.jsonl:1: input 'x': 1 value given, shape needs 2"
+    )
+
+
+def test_joint_rows_stay_together(tmp_path):
+    jsonl(tmp_path / "r.jsonl", *({"a": i, "b": f"row {i}", "extra": None} for i in range(50)))
+    model = facts(("a", "INT32", (1,)), ("b", "BYTES", (1,)))
+    for order in ("file", "random"):
+        got = made(f"{{model: m, data: {{file: r.jsonl, order: {order}}}}}", model, tmp_path)
+        rows = [
+            (int(np.frombuffer(p.tensors[0].data, "<i4")[0]), p.tensors[1].data[4:].decode()) for p in got
+        ]
+        assert all(text == f"row {number}" for number, text in rows)
+        assert sorted(number for number, _ in rows) == list(range(50))
+        assert ([number for number, _ in rows] == list(range(50))) == (order == "file")
+
+
+def test_joint_columns_mapped_and_the_rest_by_law(tmp_path):
+    jsonl(tmp_path / "r.jsonl", {"price": 1, "title": "x"}, {"price": 2, "title": "y"})
+    model = facts(("a", "FP32", (1,)), ("noise", "FP32", (3,)))
+    got = made(
+        "{model: m, data: {file: r.jsonl, columns: {a: price}}, inputs: {noise: {constant: 7}}}",
+        model,
+        tmp_path,
+    )
+    assert firsts(got, "<f4") == [[1], [2]]
+    assert got[0].tensors[1].data == np.full(3, 7, "<f4").tobytes()
+    given = kind("{model: m, data: {file: r.jsonl, columns: {a: price}}}")
+    told = read_data(given, model, tmp_path).told(requests=1, batch=1)
+    assert told == [{"file": f"{tmp_path}/r.jsonl", "inputs": ["a"], "order": "file", "columns": ["price", "title"],
+                     "rows": 2, "rows_used": 1}]  # fmt: skip
+
+
+def test_texts_become_token_ids_by_the_models_tokenizer(words):
+    """Special tokens are in; the tokenizer's own padding and cutting are not: the model's limits count."""
+    (words / "t.txt").write_text("one two\nthree\nfour four four four four four\n")
+    text = "{model: m, inputs: {input_ids: {file: t.txt, tokenizer: .}}}"
+    got = made(text, bert(), words)
+    assert firsts(got, "<i8") == [[1, 4, 5, 2], [1, 6, 2], [1, 7, 7, 7, 7, 2]]
+    assert [p.length for p in got] == [4, 3, 6]
+    assert [np.frombuffer(p.tensors[1].data, "<i8").tolist() for p in got] == [[1] * 4, [1] * 3, [1] * 6]
+    assert read_data(kind(text), bert(), words).told(3, 1)[0]["texts_cut"] == 1
+
+
+def test_a_batch_of_texts_is_padded_and_masked(words):
+    (words / "t.txt").write_text("one two\nthree\n")
+    text = "{model: m, batch: 2, inputs: {input_ids: {file: t.txt, tokenizer: tokenizer.json}}}"
+    ids, mask, types = made(text, bert(pad_token_id="3"), words)[0].tensors
+    assert (ids.shape, mask.shape, types.shape) == ((2, 4),) * 3
+    assert np.frombuffer(ids.data, "<i8").tolist() == [1, 4, 5, 2, 1, 6, 2, 3]
+    assert np.frombuffer(mask.data, "<i8").tolist() == [1, 1, 1, 1, 1, 1, 1, 0]
+
+
+def test_texts_fill_a_fixed_width(words):
+    (words / "t.txt").write_text("one two\n")
+    model = facts(
+        ("input_ids", "INT32", (5,)), ("attention_mask", "INT32", (5,)), vocab_size="8", max_length="6"
+    )
+    (got,) = made("{model: m, inputs: {input_ids: {file: t.txt, tokenizer: .}}}", model, words)
+    assert np.frombuffer(got.tensors[0].data, "<i4").tolist() == [1, 4, 5, 2, 0]
+    assert np.frombuffer(got.tensors[1].data, "<i4").tolist() == [1, 1, 1, 1, 0]
+
+
+def test_texts_follow_one_another_up_to_a_length(words):
+    (words / "t.txt").write_text("one two\nthree\n")
+    text = "{model: m, length: {uniform: {min: 2, max: 6}}, inputs: {input_ids: {file: t.txt, tokenizer: .}}}"
+    got = made(text, bert(), words, wanted=[Wanted(2), Wanted(6), Wanted(5)])
+    assert firsts(got, "<i8") == [[1, 4], [1, 6, 2, 1, 4, 5], [1, 4, 5, 2, 1]]
+    assert [p.length for p in got] == [2, 6, 5]
+
+
+@pytest.mark.parametrize(
+    ("files", "text", "model", "says"),
+    [
+        ({}, "{model: m, inputs: {x: {file: no.npy}}}", facts(("x", "FP32", (1,))), "no.npy: no such file; a profile names files from its own folder"),
+        ({"x.npy": "text"}, "{model: m, inputs: {x: {file: x.npy}}}", facts(("x", "FP32", (1,))), "x.npy: no numpy file of numbers or text; allowed: what numpy.save writes (no pickled objects)"),
+        ({"x.jsonl": ""}, "{model: m, inputs: {x: {file: x.jsonl}}}", facts(("x", "FP32", (1,))), "x.jsonl: has no rows; allowed: at least one"),
+        ({"x.jsonl": "1\n\n[2\n"}, "{model: m, inputs: {x: {file: x.jsonl}}}", facts(("x", "FP32", (1,))), "x.jsonl:3: not JSON: Expecting ',' delimiter at column 3"),
+        ({"x.jsonl": '1\n"a"\n'}, "{model: m, inputs: {x: {file: x.jsonl}}}", facts(("x", "FP32", (1,))), "x.jsonl:2: input 'x': 'a' is no FP32; allowed: numbers"),
+        ({"x.jsonl": '{"a": 1}\n{"b": 2}\n'}, "{model: m, inputs: {x: {file: x.jsonl}}}", facts(("x", "FP32", (1,))), "x.jsonl:2: no column 'a', which the first row has"),
+        ({"x.jsonl": '{"a": 1}\n5\n'}, "{model: m, inputs: {x: {file: x.jsonl}}}", facts(("x", "FP32", (1,))), "x.jsonl:2: 5; allowed: an object with a, as the first row is"),
+        ({"x.jsonl": "1\n70000\n"}, "{model: m, inputs: {x: {file: x.jsonl}}}", facts(("x", "FP16", (1,))), "x.jsonl:2: input 'x': 70000 is beyond FP16; allowed: -65504 to 65504"),
+        ({"x.json": "5"}, "{model: m, inputs: {x: {file: x.json}}}", facts(("x", "FP16", (1,))), 'x.json: 5; allowed: a list of rows, or {"data": [rows]}'),
+        ({"r.jsonl": '{"a": 1}\n'}, "{model: m, data: {file: r.jsonl}}", facts(("x", "FP32", (1,))), "r.jsonl: no column bears the name of an input of model 'm' (x); its columns: a; map them: data: {columns: {INPUT: COLUMN}}"),
+        ({"r.jsonl": '{"a": 1}\n'}, "{model: m, data: {file: r.jsonl, columns: {y: a}}}", facts(("x", "FP32", (1,))), "kind 'k', model 'm': data: no input 'y'; allowed: x"),
+        ({"r.jsonl": '{"x": 1}\n'}, "{model: m, data: {file: r.jsonl}, inputs: {x: {constant: 1}}}", facts(("x", "FP32", (1,))), "kind 'k', model 'm': data: input 'x' is filled by inputs too; take one out"),
+        ({"t.txt": "one\n"}, "{model: m, inputs: {input_ids: {file: t.txt}}}", bert(), "t.txt:1: input 'input_ids' is text, and the input takes token ids; add tokenizer: the folder of the model's tokenizer.json"),
+        ({"t.txt": "one\n"}, "{model: m, inputs: {input_ids: {file: t.txt, tokenizer: .}}}", bert(vocab_size="3"), "t.txt:1: input 'input_ids': 4 leaves the vocabulary; allowed: 0 to 2; is it the model's own tokenizer?"),
+        ({"t.txt": "one\n"}, "{model: m, inputs: {input_ids: {file: t.txt, tokenizer: gone.json}}}", bert(), "gone.json: no such file; allowed: a tokenizer.json or the folder that holds one"),
+        ({"t.txt": "one\n", "bad.json": "{}"}, "{model: m, inputs: {input_ids: {file: t.txt, tokenizer: bad.json}}}", bert(), "bad.json: no tokenizer that can be read: "),
+        ({"x.jsonl": "[1, 2]\n[1, 8]\n"}, "{model: m, inputs: {input_ids: {file: x.jsonl}}}", bert(), "x.jsonl:2: input 'input_ids': 8 leaves the vocabulary; allowed: 0 to 7"),
+        ({"x.jsonl": "[1, 2, 3, 4, 5, 6, 7]\n"}, "{model: m, inputs: {input_ids: {file: x.jsonl}}}", bert(), "x.jsonl:1: input 'input_ids': 7 tokens; the model takes at most 6"),
+        ({"x.jsonl": "[1, 2]\n"}, "{model: m, length: 4, inputs: {input_ids: {file: x.jsonl}}}", bert(), "kind 'k', model 'm': has a length, but the rows of input 'input_ids' have their own; take length out"),
+        ({"t.txt": "one\n"}, "{model: m, inputs: {y: {file: t.txt}}}", facts(("x", "BYTES", (1,))), "kind 'k', model 'm': no input 'y'; allowed: x"),
+    ],
+)  # fmt: skip
+def test_refused_before_anything_is_sent(words, files, text, model, says):
+    for name, content in files.items():
+        (words / name).write_text(content)
+    assert refused(text, model, words).startswith(says)
+
+
+def test_pickled_arrays_are_not_opened(tmp_path):
+    np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object))
+    said = refused("{model: m, inputs: {x: {file: x.npy}}}", facts(("x", "FP32", (1,))), tmp_path)
+    assert said.endswith("(no pickled objects)")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{model: m, inputs: {x: {file: x.csv}}}", "kinds.k.inputs.x.file: 'x.csv' is no file of rows; allowed: .npy, .npz, .json, .jsonl, .txt"),
+        ("{model: m, inputs: {x: {file: a.npy, constant: 1}}}", "takes one of integers, uniform, normal, text, constant, file; given: constant and file"),
+        ("{model: m, inputs: {x: {constant: 1, order: random}}}", "order goes with file only"),
+        ("{model: m, inputs: {x: {file: a.npy, order: shuffled}}}", "'shuffled' is not one of: file, random"),
+        ("{model: m, data: {column: x}}", "unknown key (did you mean 'columns'?)"),
+    ],
+)  # fmt: skip
+def test_refused_by_the_profile(text, says):
+    with pytest.raises(ProfileError) as caught:
+        kind(text)
+    assert says in str(caught.value)
