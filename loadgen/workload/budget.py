@@ -3,6 +3,7 @@
 It must not know tensors, models or protocols.
 """
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from loadgen.records import Wanted
 from loadgen.units import show_bytes
+from loadgen.workload.demand import VARIANTS, Demand
 
 BUDGET_BYTES = 64 * 2**20  # of a kind's variants
 MOST_BYTES = 2**30  # whatever the fewest variants come to
@@ -40,11 +42,67 @@ class Rounding:
     text: str
 
 
-def affordable(size: int, budget_bytes: int = BUDGET_BYTES, most: int = 512, fewest: int = _FEWEST) -> int:
+def affordable(
+    size: int, budget_bytes: int = BUDGET_BYTES, most: int = VARIANTS, fewest: int = _FEWEST
+) -> int:
     """How many variants of at most `size` bytes: within the budget, but at least 8 unless those pass 1 GiB."""
     size = max(size, 1)
     n = max(min(most, budget_bytes // size), fewest)
     return max(1, min(n, MOST_BYTES // size))
+
+
+def within_memory(
+    needed: Demand, sizes: Sequence[Callable[[Wanted], int]], budgets: Sequence[int]
+) -> tuple[Demand, list[str]]:
+    """The same demand with fewer variants of each kind whose bytes would pass its budget.
+
+    First fewer of one length, then lengths rounded to fewer; also in words, kind for kind ("" where no length
+    changed).  `sizes` are bytes of a variant of a kind.
+    """
+    times = np.zeros(sum(map(len, needed.wanted)), dtype=np.int64)
+    for picks in needed.picks:
+        times += np.bincount(picks, minlength=len(times))
+    wanted, texts, index = [], [], []
+    start = ours = 0
+    for wants, size_of, budget in zip(needed.wanted, sizes, budgets, strict=True):
+        kept, places, text = _fewer(wants, times[start : start + len(wants)], size_of, budget)
+        wanted.append(kept)
+        texts.append(text)
+        index.append(places + ours)
+        start, ours = start + len(wants), ours + len(kept)
+    moved = np.concatenate(index) if index else times
+    return Demand(tuple(wanted), tuple(moved[picks].astype(np.int32) for picks in needed.picks)), texts
+
+
+def _fewer(
+    wants: tuple[Wanted, ...], times: _Ints, size_of: Callable[[Wanted], int], budget: int
+) -> tuple[tuple[Wanted, ...], _Ints, str]:
+    """A kind's variants within its budget, the place of each old one among them, what changed."""
+    repeats = Counter(wants)
+    total = sum(size_of(want) * n for want, n in repeats.items())
+    if total <= budget or (len(wants) <= _FEWEST and total <= MOST_BYTES):
+        return wants, np.arange(len(wants)), ""
+    counts: Counter[Wanted] = Counter()
+    for want, n in zip(wants, times.tolist(), strict=True):
+        counts[want] += n
+    rounding = round_lengths(list(counts), list(counts.values()), budget, size_of)
+    share = max(budget - sum(map(size_of, set(rounding.mapping.values()))), 0) / total  # beside one of each
+    wished: Counter[Wanted] = Counter()
+    for want, n in repeats.items():
+        wished[rounding.mapping[want]] += n
+    variants = {want: 1 + int(n * share) for want, n in wished.items()}
+    first: dict[Wanted, int] = {}
+    kept: list[Wanted] = []
+    for want, n in variants.items():
+        first[want] = len(kept)
+        kept += [want] * n
+    turn: Counter[Wanted] = Counter()
+    places = np.empty(len(wants), dtype=np.int64)
+    for at, old in enumerate(wants):
+        want = rounding.mapping[old]
+        places[at] = first[want] + turn[want] % variants[want]
+        turn[want] += 1
+    return tuple(kept), places, rounding.text
 
 
 def round_lengths(

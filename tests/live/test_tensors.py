@@ -3,6 +3,7 @@
 import asyncio
 import base64
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +22,7 @@ from tests.support.told import Told
 
 pytestmark = pytest.mark.live
 
+ECHO = Path(__file__).parents[1] / "support" / "tensors" / "echo"
 TEXTS = [b"\xff\xfe", b"", "中文🙂".encode(), b"x" * 2**20]
 KINDS = """
 name: t
@@ -83,7 +85,7 @@ async def facts_of(target):
 @pytest.fixture
 def pools(triton, target, tmp_path):
     """The payloads of a kind of KINDS, built for what the server says of its model."""
-    triton.load("echo")
+    triton.add_model(ECHO)
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row(number)) + "\n" for number in range(4)))
     facts = asyncio.run(facts_of(target))
 

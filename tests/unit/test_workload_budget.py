@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from loadgen.records import Wanted
-from loadgen.workload.budget import affordable, round_lengths
+from loadgen.workload.budget import affordable, round_lengths, within_memory
+from loadgen.workload.demand import Demand
 
 
 def size(want):
@@ -65,3 +66,38 @@ def test_a_million_lengths_are_rounded_in_a_moment():
 
 def test_affordable():
     assert [affordable(n) for n in (0, 1, 2**17, 2**20, 2**24, 2**28, 2**31)] == [512, 512, 512, 64, 8, 4, 1]
+
+
+def demand_of(*kinds):
+    """Every variant sent three times, each phase a third."""
+    n = sum(map(len, kinds))
+    return Demand(kinds, tuple(np.arange(n, dtype=np.int32) for _ in range(3)))
+
+
+def test_a_demand_that_fits_stays():
+    needed = demand_of((Wanted(1),) * 3, (Wanted(2), Wanted(3)))
+    kept, texts = within_memory(needed, [size, size], [30, 50])
+    assert kept.wanted == needed.wanted
+    assert [picks.tolist() for picks in kept.picks] == [[0, 1, 2, 3, 4]] * 3
+    assert texts == ["", ""]
+
+
+def test_first_fewer_variants_of_one_length_in_the_same_turns():
+    needed = demand_of((Wanted(1),), (Wanted(100),) * 40)
+    kept, texts = within_memory(needed, [size, size], [10**9, 10_000])
+    assert kept.wanted == ((Wanted(1),), (Wanted(100),) * 10)
+    assert kept.picks[2].tolist() == [0, *(1 + turn % 10 for turn in range(40))]
+    assert texts == ["", ""]
+
+
+def test_then_fewer_lengths_and_every_arrival_keeps_nearly_its_own():
+    wants = tuple(Wanted(n) for n in range(1000, 2000) for _ in range(2))
+    needed = demand_of((Wanted(7),), wants)
+    kept, texts = within_memory(needed, [size, size], [10**9, 2**20])
+    assert sum(map(size, kept.wanted[1])) <= 2**20
+    flat = [want for of_kind in kept.wanted for want in of_kind]
+    assert flat[kept.picks[0][0]] == Wanted(7)
+    for old, pick in zip(wants, kept.picks[1][1:], strict=True):
+        assert abs(flat[pick].length / old.length - 1) < 0.02
+    assert texts[0] == ""
+    assert texts[1].startswith("lengths rounded to within about 0.5%: 1,000 different ones became ")
