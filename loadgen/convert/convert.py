@@ -25,6 +25,7 @@ from loadgen.records import TensorSpec
 FORMAT = 1
 SIDECAR = "convert.json"
 ONNX = "model.onnx"
+TOKENIZER = "tokenizer.json"  # published where the source has one: a profile's texts become ids by it
 RUNNER = Path(__file__).parent / "runner" / "model.py"
 _LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "loadgen")
 
@@ -68,6 +69,8 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
         require(parity)
         progress(f"publishing {options.version_folder}")
         (stage.version / RUNNER.name).write_bytes(RUNNER.read_bytes())
+        if (tokenizer := found.folder / TOKENIZER).is_file():
+            (stage.version / TOKENIZER).write_bytes(tokenizer.read_bytes())
         config = stage.model / publish.CONFIG
         config.write_text(render(_serving(options, encoder, facts)), encoding="ascii")
         sidecar = _sidecar(found, options, encoder, facts, parity, stage)

@@ -44,3 +44,4 @@ def write_modules(folder: Path, pooling: str, normalize: bool = True) -> None:
         json.dumps({"word_embedding_dimension": WIDTH, f"pooling_mode_{pooling}": True})
     )
     (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 48}))
+    (folder / "tokenizer.json").write_text("{}")

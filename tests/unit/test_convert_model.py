@@ -227,7 +227,14 @@ def test_example_sizes_are_no_constant_of_the_model():
 
 def test_what_is_published(published):
     options, result, steps = published
-    assert sorted(result.files) == ["1/convert.json", "1/model.onnx", "1/model.py", "config.pbtxt"]
+    assert sorted(result.files) == [
+        "1/convert.json",
+        "1/model.onnx",
+        "1/model.py",
+        "1/tokenizer.json",
+        "config.pbtxt",
+    ]
+    assert (options.version_folder / "tokenizer.json").read_text() == "{}"  # the source's own
     assert result.files == {
         p.relative_to(options.model_folder).as_posix(): p.stat().st_size
         for p in options.model_folder.rglob("*")
@@ -300,7 +307,7 @@ def test_weights_too_large_for_one_file_get_a_second(folders, tmp_path, monkeypa
     options = ConvertOptions(name="large", repository=tmp_path)
     result = convert(str(folders["sentence"]), options)
     assert sorted(result.files) == [
-        "1/convert.json", "1/model.onnx", "1/model.onnx.data", "1/model.py", "config.pbtxt",
+        "1/convert.json", "1/model.onnx", "1/model.onnx.data", "1/model.py", "1/tokenizer.json", "config.pbtxt",
     ]  # fmt: skip
     assert sorted(result.sidecar["onnx"]["files"]) == ["model.onnx", "model.onnx.data"]
     feeds = make_feeds(load_encoder(find_source(str(folders["sentence"]))), [4], np.random.default_rng(0))
