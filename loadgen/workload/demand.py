@@ -56,6 +56,17 @@ def demand(plan: Plan, most: Sequence[int], in_order: Sequence[bool] = ()) -> De
     return Demand(wanted, tuple(_picks(phase, asked, first, variants, turns) for phase in plan.phases))
 
 
+def extremes(plan: Plan) -> list[tuple[Wanted, ...]]:
+    """The shortest and the longest that each kind is asked for; empty where it has no lengths."""
+    ends: list[tuple[Wanted, ...]] = []
+    for place in range(len(plan.kinds)):
+        columns = [phase.length[phase.kind == place] for phase in plan.phases if phase.length is not None]
+        found = [(int(part.min()), int(part.max())) for part in columns if len(part) and part.max() >= 0]
+        both = (min(low for low, _ in found), max(high for _, high in found)) if found else ()
+        ends.append(tuple(Wanted(n) for n in both if n >= 0))
+    return ends
+
+
 def typical(plan: Plan) -> list[Wanted]:
     """One variant a kind: the middle one of the lengths it asks for."""
     every = demand(plan, [1] * len(plan.kinds)).wanted

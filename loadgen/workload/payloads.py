@@ -97,7 +97,7 @@ def most_variants(
     return affordable(fitted.mean_bytes, MOST_BYTES, most=max(once, most if varies else 1), fewest=1)
 
 
-def size_of(kind: Kind, facts: ModelFacts, want: Wanted, data: KindData = NO_DATA) -> int:
+def size_of(kind: Kind, facts: ModelFacts, data: KindData, want: Wanted) -> int:
     """An upper bound of the bytes of one variant.  Raises as `build`."""
     return max(_fitted(kind, facts, [want], data).most_bytes, 1)
 

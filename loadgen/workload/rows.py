@@ -75,9 +75,9 @@ class KindData:
         return bool(self.groups)
 
     def told(self, requests: int, batch: int) -> list[dict[str, Any]]:
-        """For run.json: each file, its rows, and how many of them `requests` different requests use."""
+        """For run.json: each file, its rows, and how many of them `requests` different requests were built from."""
         used = requests * batch
-        return [{**group.told, "rows_used": min(group.n, used), "rows": group.n} for group in self.groups]
+        return [{**group.told, "rows_built": min(group.n, used), "rows": group.n} for group in self.groups]
 
 
 NO_DATA = KindData()

@@ -216,7 +216,7 @@ def test_joint_columns_mapped_and_the_rest_by_law(tmp_path):
     given = kind("{model: m, data: {file: r.jsonl, columns: {a: price}}}")
     told = read_data(given, model, tmp_path).told(requests=1, batch=1)
     assert told == [{"file": f"{tmp_path}/r.jsonl", "inputs": ["a"], "order": "file", "columns": ["price", "title"],
-                     "rows": 2, "rows_used": 1}]  # fmt: skip
+                     "rows": 2, "rows_built": 1}]  # fmt: skip
 
 
 def test_texts_become_token_ids_by_the_models_tokenizer(words):

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from loadgen.records import PhasePlan, Plan, Wanted
 from loadgen.workload import demand as module
-from loadgen.workload.demand import demand
+from loadgen.workload.demand import demand, extremes
 
 
 def phase(kinds, lengths=None):
@@ -25,6 +25,11 @@ def test_variants_in_order_are_sent_one_after_the_other_from_the_first_in_each_p
     assert needed.wanted == ((Wanted(None),) * 3, (Wanted(None),) * 2)
     assert [pick for pick in needed.picks[0].tolist() if pick < 3] == [0, 1, 2, 0]
     assert needed.picks[1].tolist() == [0, 1]
+
+
+def test_the_shortest_and_the_longest_of_each_kind():
+    whole = plan(phase([0, 1, 0], [5, -1, 9]), phase([0, 1], [3, -1]), phase([1]), kinds=3)
+    assert extremes(whole) == [(Wanted(3), Wanted(9)), (), ()]
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 2**19])

@@ -11,6 +11,7 @@ from loadgen.workload.fills import bf16_bytes
 from loadgen.workload.fit import FitError
 from loadgen.workload.lengths import quantile_lengths
 from loadgen.workload.payloads import build, most_variants, pool_rng, size_of
+from loadgen.workload.rows import NO_DATA
 
 NUMPY = {"FP16": "<f2", "FP32": "<f4", "FP64": "<f8", "BOOL": "?"} | {
     f"{sign}INT{bits}": f"<{kind}{bits // 8}"
@@ -115,7 +116,7 @@ def test_how_many_variants_memory_allows():
     assert n(2**26) == 4
     assert n(2**28 - 1) == 1
     free = facts(("x", "FP32", (-1,)))
-    assert size_of(kind("{model: m}"), free, Wanted(25)) == 100
+    assert size_of(kind("{model: m}"), free, NO_DATA, Wanted(25)) == 100
 
 
 @pytest.mark.parametrize("datatype", sorted(NUMPY))
