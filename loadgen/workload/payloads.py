@@ -110,7 +110,13 @@ def _fitted(kind: Kind, facts: ModelFacts, wanted: Sequence[Wanted], data: KindD
         name: Given(column.row_bytes, column.mean_bytes, column.tokens)
         for name, column in data.columns.items()
     }
-    return fit(kind, facts, (min(lengths), max(lengths)) if lengths else None, given)
+    fitted = fit(kind, facts, (min(lengths), max(lengths)) if lengths else None, given)
+    unread = [name for name, fill in kind.inputs.items() if fill.file is not None and name not in given]
+    if unread or (kind.data is not None and not data.groups):
+        raise FitError(
+            f"kind {kind.name!r}, model {facts.name!r}: its files were not read (workload.rows.read_data)"
+        )
+    return fitted
 
 
 def _pad_id(facts: ModelFacts) -> int:

@@ -288,6 +288,12 @@ def test_refused_before_anything_is_sent(words, files, text, model, says):
     assert refused(text, model, words).startswith(says)
 
 
+def test_files_that_nobody_read_are_never_replaced_by_random_values():
+    for text in ("{model: m, inputs: {x: {file: x.npy}}}", "{model: m, data: {file: x.npy}}"):
+        with pytest.raises(LoadgenError, match="its files were not read"):
+            build(kind(text), facts(("x", "FP32", (1,))), [Wanted(None)], pool_rng(1, "k"))
+
+
 def test_pickled_arrays_are_not_opened(tmp_path):
     np.save(tmp_path / "x.npy", np.array([{"a": 1}], dtype=object))
     said = refused("{model: m, inputs: {x: {file: x.npy}}}", facts(("x", "FP32", (1,))), tmp_path)
