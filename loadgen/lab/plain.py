@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.05
 _TIMEOUT_S = 10.0  # of one answer
-_LISTED = Ready(
-    path="/models", status=(range(200, 500),)
-)  # also one that wants a key, or lists none, is there
+_LISTED = Ready.model_validate(  # a server that wants a key, or lists none, is there too
+    {"path": "/models", "status": ["200-499"]}
+)
 _SHOWN = 120
 _MOST_LISTED = 100
 

@@ -207,8 +207,11 @@ def test_a_closed_loop_is_planned_as_draws():
     ]
     assert (phase.loop, phase.due_ns, phase.measured) == ("closed", None, True)
     assert (phase.users, phase.requests, phase.duration_ns, phase.think_ns) == (8, 64, 3 * 10**9, 10**7)
-    assert len(phase.kind) == len(phase.draw) == CYCLE
-    assert len(np.unique(phase.draw)) > 0.99 * CYCLE
+    assert len(phase.kind) == len(phase.draw) == 64
+    assert len(np.unique(phase.draw)) == 64
+    [timed] = plan(profile(["{name: c, closed: {users: 8, duration: 3s}}"])).phases
+    assert len(timed.kind) == len(timed.draw) == CYCLE
+    assert len(np.unique(timed.draw)) > 0.99 * CYCLE
 
 
 def test_a_negative_seed_is_refused():
