@@ -1,9 +1,11 @@
 """Opening connections: names, time limits, TLS, and not knocking without end where nobody opens.
 
-Proxies are never used: a load test must not measure one.  It must not know requests.
+Proxies are never used: a load test must not measure one.  A relay that makes network conditions (`via`) is
+none: the server's name, in headers and in TLS, stays the target's.  It must not know requests.
 """
 
 import asyncio
+import errno
 import os
 import socket
 import ssl
@@ -70,6 +72,7 @@ class Dialer(Generic[LinkT]):
         "_timer",
         "_tls",
         "_trial",
+        "_via",
         "_wanting",
         "_why",
         "now_ns",
@@ -87,9 +90,14 @@ class Dialer(Generic[LinkT]):
         failed: Callable[[Outcome, str], None],
         wanting: Callable[[], None],
         alpn: str,
+        via: tuple[str, int] | None = None,
     ) -> None:
-        """`wanting` is called when more attempts may be made than before: ask for those still needed."""
+        """`wanting` is called when more attempts may be made than before: ask for those still needed.
+
+        `via`: a relay (lab.relay_process) that leads to the target.
+        """
         self._target = target
+        self._via = via
         self.now_ns = clock.now_ns
         self._tls = (tls or ssl.create_default_context()) if target.tls else None
         if self._tls is not None:
@@ -222,6 +230,8 @@ class Dialer(Generic[LinkT]):
 
     async def _connect(self) -> LinkT:
         async with asyncio.timeout(self._timeout_ns / 1e9):
+            if self._via is not None:
+                return await self._connect_to(*self._via)
             if self._address is not None:
                 return await self._connect_to(*self._address)
             loop = asyncio.get_running_loop()
@@ -242,9 +252,15 @@ class Dialer(Generic[LinkT]):
         loop = asyncio.get_running_loop()
         name = self._target.host if self._tls is not None else None
         began = self.now_ns()
-        transport, link = await loop.create_connection(
-            self._make, host, port, ssl=self._tls, server_hostname=name
-        )
+        if self._via is not None:
+            sock = await _through(host, port)
+            transport, link = await loop.create_connection(
+                self._make, sock=sock, ssl=self._tls, server_hostname=name
+            )
+        else:
+            transport, link = await loop.create_connection(
+                self._make, host, port, ssl=self._tls, server_hostname=name
+            )
         took = self.now_ns() - began  # with TLS two round trips or more
         self._quickest_ns = min(self._quickest_ns, took // 2 if self._tls is not None else took)
         if link.ready is not None:
@@ -284,6 +300,24 @@ def direct_write(transport: asyncio.BaseTransport) -> Callable[[bytes], None]:
             through_loop(data[taken:])
 
     return write
+
+
+async def _through(host: str, port: int) -> socket.socket:
+    """A socket to a relay that has reached the server.  Raises OSError with the errno of the relay's own attempt."""
+    loop = asyncio.get_running_loop()
+    sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        sock.setblocking(False)
+        await loop.sock_connect(sock, (host, port))
+        answer = await loop.sock_recv(sock, 1)
+    except BaseException:
+        sock.close()
+        raise
+    if answer == b"\0":
+        return sock
+    sock.close()
+    number = answer[0] if answer else errno.ECONNRESET
+    raise OSError(number, os.strerror(number))
 
 
 def no_delay(transport: asyncio.BaseTransport) -> None:

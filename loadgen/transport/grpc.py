@@ -55,6 +55,7 @@ class GrpcTransport:
         headers: Iterable[tuple[str, str]] = (),
         connect_timeout_ns: int = CONNECT_TIMEOUT_NS,
         tls: ssl.SSLContext | None = None,
+        via: tuple[str, int] | None = None,
     ) -> None:
         self._target = target
         self._headers = tuple(headers)
@@ -71,7 +72,7 @@ class GrpcTransport:
         self._links: set[Connection] = set()
         self.dialer: Dialer[Connection] = Dialer(
             target, clock, tls, connect_timeout_ns, lambda: Connection(self), self._opened, self._failed,
-            self.want, "h2",
+            self.want, "h2", via,
         )  # fmt: skip
         self._room = 1  # calls that a new connection will take, as far as we know
         self._closed = False

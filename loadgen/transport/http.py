@@ -226,6 +226,7 @@ class HttpTransport:
         headers: Iterable[tuple[str, str]] = (),
         connect_timeout_ns: int = CONNECT_TIMEOUT_NS,
         tls: ssl.SSLContext | None = None,
+        via: tuple[str, int] | None = None,
     ) -> None:
         self._target = target
         self._headers = tuple(headers)
@@ -241,7 +242,7 @@ class HttpTransport:
         self._links: set[_Connection] = set()
         self.dialer: Dialer[_Connection] = Dialer(
             target, clock, tls, connect_timeout_ns, lambda: _Connection(self), self._opened, self._failed,
-            self.want, "http/1.1",
+            self.want, "http/1.1", via,
         )  # fmt: skip
         self._closed = False
         self._all_gone: asyncio.Future[None] | None = None
