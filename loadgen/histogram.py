@@ -97,14 +97,17 @@ class Histogram:
 
         Values over the range rank last and answer with the exact maximum.  None when empty.
         """
-        if self.n == 0 or self.min is None or self.max is None:
-            return None
+        return None if self.n == 0 else self.at(rank(q, self.n))
+
+    def at(self, place: int) -> int:
+        """The value at a rank, counted from 1, as `quantile` would give it.  Not of an empty one."""
+        if self.min is None or self.max is None:
+            raise ValueError("no values have no ranks")
         counts = np.frombuffer(self._hdr.counts, dtype=np.uint64)
         reached = np.cumsum(counts)
-        wanted = rank(q, self.n)
-        if wanted > int(reached[-1]):
+        if place > int(reached[-1]):
             return self.max
-        index = int(np.searchsorted(reached, wanted))
+        index = int(np.searchsorted(reached, place))
         value = self._hdr.get_highest_equivalent_value(self._hdr.get_value_from_index(index))
         return max(self.min, min(self.max, int(value)))
 

@@ -1,23 +1,23 @@
 """The records of a run as numpy columns: in memory once, in order of their phase, and no row an object.
 
-Ten million rows take 430 MB here.  Everything that is computed from them is computed from whole columns, and
+Ten million rows take 470 MB here.  Everything that is computed from them is computed from whole columns, and
 their copies are what costs: see loadgen.analysis.frame.  This module must not know what the columns mean.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.analysis.streams import NEVER, Ints, Small, StreamColumns, read_streams
 from loadgen.records import Outcome
 from loadgen.runfile import Run
 
-Ints = npt.NDArray[np.int64]
-Small = npt.NDArray[np.signedinteger[Any]]
-NEVER = -1  # stands for null in sent_ns and length, for a phase or kind that run.json lacks, for no detail
+__all__ = ["NEVER", "Columns", "Ints", "Small", "columns_of"]
+
 _TYPES: dict[str, type[np.signedinteger[Any]]] = {
-    "phase": np.int16, "kind": np.int16, "due_ns": np.int64, "sent_ns": np.int64, "done_ns": np.int64,
+    "seq": np.int32, "phase": np.int16, "kind": np.int16, "due_ns": np.int64, "sent_ns": np.int64, "done_ns": np.int64,
     "length": np.int32, "items": np.int32, "outcome": np.int8, "status": np.int32, "detail": np.int32,
 }  # fmt: skip
 
@@ -26,10 +26,12 @@ _TYPES: dict[str, type[np.signedinteger[Any]]] = {
 class Columns:
     """Columns of equal length, each as narrow as its values.
 
-    `phase` and `kind` index run.json's lists, `outcome` holds the numbers of records.Outcome, `detail`
+    `seq` is a request's place in its phase, `phase` and `kind` index run.json's lists, `outcome` holds the numbers of records.Outcome, `detail`
     indexes `texts`.  Rows ascend by phase, and are within it as they were recorded.
+    `streams` holds what came in pieces, when anything did.
     """
 
+    seq: Small
     phase: Small
     kind: Small
     due_ns: Ints
@@ -41,12 +43,14 @@ class Columns:
     status: Small
     detail: Small
     texts: tuple[str, ...] = ()
+    streams: StreamColumns | None = None
 
     def of_phases(self, first: int, last: int) -> "Columns":
         """The rows of phases first..last, sharing their memory with these columns."""
         start, stop = np.searchsorted(self.phase, np.array([first, last + 1], self.phase.dtype)).tolist()
-        names = (field.name for field in fields(self) if field.name != "texts")
-        return Columns(**{name: getattr(self, name)[start:stop] for name in names}, texts=self.texts)
+        found: dict[str, Any] = {name: getattr(self, name)[start:stop] for name in _TYPES}
+        streams = self.streams and self.streams.part(start, stop)
+        return Columns(**found, texts=self.texts, streams=streams)
 
 
 def columns_of(run: Run) -> Columns:
@@ -73,7 +77,10 @@ def columns_of(run: Run) -> Columns:
             column[at : at + len(batch)] = part
         at += len(batch)
     _sort(found)
-    return Columns(**found, texts=tuple(texts)).of_phases(0, np.iinfo(np.int16).max - 1)
+    columns = Columns(**found, texts=tuple(texts)).of_phases(0, np.iinfo(np.int16).max - 1)
+    ok = np.asarray(columns.outcome == int(Outcome.OK), np.bool_)
+    streams = read_streams(run.path, listed["phase"], columns.phase, columns.kind, columns.seq, ok)
+    return replace(columns, streams=streams)
 
 
 def _places(coded: Any, places: dict[str, int], otherwise: int) -> Ints:

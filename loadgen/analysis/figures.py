@@ -19,12 +19,13 @@ TEXT_CHARS = 300
 def counts(frame: Frame) -> dict[str, int]:
     """How many were tried, sent, ok, failed, rejected, timeout, dropped (see frame for the words).
 
-    "cancelled" too when there were any: given up by us, sent or not.  ok + failed + rejected + timeout +
-    dropped + cancelled are all requests.
+    "cancelled" (by an interrupt) and "cancelled_as_asked" (by the profile) too when there were any: given up by
+    us, sent or not.  ok + failed + rejected + timeout + dropped + both of these are all requests.
     """
     ended = np.bincount(frame.outcome, minlength=len(Outcome)).tolist()
     ok, rejected, timeout = ended[Outcome.OK], ended[Outcome.REJECTED], ended[Outcome.TIMEOUT]
     dropped, cancelled = ended[Outcome.DROPPED], ended[Outcome.CANCELLED]
+    asked = int(np.count_nonzero(frame.as_asked)) if cancelled else 0
     found = {
         "tried": int(np.count_nonzero(frame.tried)) if cancelled else len(frame) - dropped,
         "sent": int(np.count_nonzero(frame.sent)),
@@ -34,7 +35,8 @@ def counts(frame: Frame) -> dict[str, int]:
         "timeout": timeout,
         "dropped": dropped,
     }
-    return found | ({"cancelled": cancelled} if cancelled else {})
+    by_us = {"cancelled": cancelled - asked, "cancelled_as_asked": asked}
+    return found | {key: n for key, n in by_us.items() if n}
 
 
 def answered(found: dict[str, int]) -> int:

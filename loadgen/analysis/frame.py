@@ -6,7 +6,9 @@ The rules that decide which request counts where stand here, once:
 * `tried`: all but those dropped, and those given up before they were sent.  One for which no connection
   could be made, or that waited at the cap for its whole timeout, was tried and not sent.
   tried = ok + failed + rejected + timeout + cancelled after being sent.
-* `judged`: all but the cancelled, of which nobody knows how they would have ended.
+* `cancelled`: given up by us because the run was interrupted.
+* `as_asked`: given up by us because the profile asks for it: a part of the load, no failure, and in no percentile.
+* `judged`: all but these two, of which nobody knows how they would have ended.
 * A request belongs to the phase in which it was due, however late it ended.
 
 This module must not know what is computed from the columns.
@@ -24,6 +26,7 @@ from loadgen.records import Outcome
 from loadgen.runfile import Run
 
 Bools = npt.NDArray[np.bool_]
+AS_ASKED = "cancelled as the profile asks"  # what the records say of them
 NOT_FAILED = (Outcome.OK, Outcome.REJECTED, Outcome.TIMEOUT, Outcome.DROPPED, Outcome.CANCELLED)
 
 
@@ -132,8 +135,15 @@ class Frame:
         return self._ended(Outcome.DROPPED)
 
     @property
+    def as_asked(self) -> Bools:
+        codes = [place for place, text in enumerate(self.texts) if text.startswith(AS_ASKED)]
+        if not codes:
+            return np.zeros(len(self), np.bool_)
+        return self._ended(Outcome.CANCELLED) & np.isin(self.detail, codes)
+
+    @property
     def cancelled(self) -> Bools:
-        return self._ended(Outcome.CANCELLED)
+        return self._ended(Outcome.CANCELLED) & ~self.as_asked
 
     @property
     def failed(self) -> Bools:
@@ -142,11 +152,22 @@ class Frame:
 
     @property
     def tried(self) -> Bools:
-        return ~self.dropped & (~self.cancelled | self.sent)
+        return ~self.dropped & (~self._ended(Outcome.CANCELLED) | self.sent)
 
     @property
     def judged(self) -> Bools:
-        return ~self.cancelled
+        return ~self._ended(Outcome.CANCELLED)
+
+    def stream(self, name: str) -> npt.NDArray[Any]:
+        """A column of what came in pieces (analysis.streams); only of a run that has streams."""
+        return self._picked(getattr(self.columns.streams, name))
+
+    @property
+    def streamed(self) -> Bools:
+        """Whose answers came in pieces, or would have."""
+        if self.columns.streams is None:
+            return np.zeros(len(self), np.bool_)
+        return np.asarray(self.stream("chunks") >= 0, np.bool_)
 
     @property
     def latency_ns(self) -> Ints:

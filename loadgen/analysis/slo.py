@@ -12,7 +12,11 @@ A request that failed, was rejected, timed out or was dropped never met a latenc
 as infinitely late.  So P99 cannot pass with more than 1 % of them, whatever the successes look like, and a
 mean over any of them has no value.  A request that was cancelled was at least as late as it was old then: past
 the bound, it counts as late too.  Of a younger one, and of those that were on their way when a run was killed,
-nobody knows: the interval's one end leaves them out, the other takes them as never answered.
+nobody knows: the interval's one end leaves them out, the other takes them as never answered.  One that was
+cancelled because the profile asks for it is in no objective.
+
+Times of streams (ttft, first content, tpot, chunk gap) are of the kinds that stream; each of their requests that
+failed counts as one infinite time.
 
 The limit of all this: requests of one run are autocorrelated (a queue that is long now is long a moment
 later), so the true intervals are wider, and another run on another day differs by more than that.  This
@@ -20,7 +24,7 @@ module must not know how verdicts are shown or which exit code they lead to.
 """
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -28,13 +32,18 @@ import numpy as np
 from loadgen.analysis import figures
 from loadgen.analysis.columns import Ints
 from loadgen.analysis.frame import Bools, Frame
+from loadgen.analysis.goodput import Bound, goodput
+from loadgen.analysis.measures import measured
+from loadgen.analysis.percentiles import Tally
 from loadgen.analysis.rates import Shares, per_s
+from loadgen.analysis.streaming import gaps, token_rates
 from loadgen.analysis.words import amount
 from loadgen.histogram import rank
 from loadgen.records import LoadgenError
-from loadgen.traffic.objective import RATES, SHARES, TIMES, Objective, parse_objective
+from loadgen.traffic.objective import RATES, SHARES, STREAM_TIMES, TIMES, Objective, parse_objective
 
 ALPHA = 0.05
+Ordered = Ints | Tally
 UNKNOWN = "how many requests were on their way when the run was killed is not known"
 
 
@@ -53,7 +62,8 @@ class Estimate:
 class Measured:
     """What objectives are held against: the rows of the measured phases, each one's share in the rates and
     the span of these, the server's figures, and how many requests were on their way when a run was killed
-    (None: not known either).
+    (None: not known either).  `bounds` are those that make a request good, `stream_kinds` the places of the
+    kinds whose answers come in pieces.
     """
 
     frame: Frame
@@ -61,16 +71,22 @@ class Measured:
     span_ns: int | None
     server: dict[str, Any]
     unknown: int | None = 0
-    _ordered: dict[str, Ints] = field(default_factory=dict)
+    bounds: list[Bound] = field(default_factory=list)
+    stream_kinds: list[int] = field(default_factory=list)
+    _ordered: dict[str, Ordered] = field(default_factory=dict)
 
     def where(self, keep: Bools) -> "Measured":
-        return Measured(self.frame.where(keep), self.share[keep], self.span_ns, self.server, self.unknown)
+        """Some of the rows, chosen by kind."""
+        return replace(self, frame=self.frame.where(keep), share=self.share[keep], _ordered={})
 
-    def ordered(self, metric: str) -> Ints:
+    def ordered(self, metric: str) -> Ordered:
         """The successes' times, ascending; sorted once for all objectives."""
         if metric not in self._ordered:
-            ok = self.frame.ok if metric == "latency" else self.frame.ok & self.frame.sent
-            self._ordered[metric] = np.sort(getattr(self.frame, f"{metric}_ns")[ok])
+            if metric == "chunk gap":
+                self._ordered[metric] = gaps(self.frame)
+            else:
+                values, known = measured(self.frame, metric)
+                self._ordered[metric] = np.sort(values[known & self.frame.ok])
         return self._ordered[metric]
 
 
@@ -119,6 +135,13 @@ def _estimate(objective: Objective, seen: Measured) -> Estimate:
     if objective.metric in TIMES:
         return _time(objective, seen)
     found = figures.counts(frame)
+    if objective.metric in ("goodput", "good requests/s", "good tokens/s"):
+        return _good(objective, seen)
+    if objective.metric in ("output tokens/s", "input tokens/s"):
+        if frame.columns.streams is None:
+            return _exact(None, 0, "the run has no streams")
+        observed, n = token_rates(frame, seen.share, seen.span_ns)[objective.metric]
+        return _exact(observed, n, None if n else "no answer told its tokens")
     if objective.metric in SHARES:
         bad = (
             found["rejected"] if objective.metric == "rejection rate" else found["failed"] + found["timeout"]
@@ -132,19 +155,26 @@ def _estimate(objective: Objective, seen: Measured) -> Estimate:
     return _exact(server.get("mean_batch"), server.get("execution_count") or 0)
 
 
+def _good(objective: Objective, seen: Measured) -> Estimate:
+    found = goodput(seen.frame, seen.share, seen.span_ns, seen.bounds)
+    if found is None:
+        return _exact(None, 0, "no objective bounds a time of one request, e.g. ttft p95 < 500ms")
+    if objective.metric != "goodput":
+        key = "requests_per_s" if objective.metric == "good requests/s" else "output_tokens_per_s"
+        return _exact(found[key], found["n"])
+    n, count = found["n"], found["good"]
+    unsure = int(np.count_nonzero(seen.frame.cancelled)) + (seen.unknown or 0)
+    worst, best = share(count, n + unsure), share(count + unsure, n + unsure)
+    return Estimate(share(count, n).value, worst.low, best.high, n, _unsure(unsure))
+
+
 def _time(objective: Objective, seen: Measured) -> Estimate:
     """The statistic over all requests: `late` of them are infinite for sure, `unsure` perhaps."""
     metric, values = objective.metric, seen.ordered(objective.metric)
-    frame = seen.frame.where(~seen.frame.ok)
     if metric == "lag":  # the client's own doing, whatever came of the request
         return _statistic(objective, values, 0)
-    # a drop, and what was cancelled unsent, has no service time
-    of_all = np.ones(len(frame), dtype=np.bool_)
-    counts = frame.sent | ~(frame.dropped | frame.cancelled) if metric == "service" else of_all
-    age = frame.service_ns if metric == "service" else frame.latency_ns
-    late = int((counts & frame.judged).sum())
-    old = int((counts & frame.cancelled & (age >= objective.threshold)).sum())
-    unsure = int((counts & frame.cancelled).sum()) - old + (seen.unknown or 0)
+    late, old, unsure = (_streams if metric in STREAM_TIMES else _whole)(objective, seen)
+    unsure += seen.unknown or 0
     found = _statistic(objective, values, late + old)
     notes = [found.note] if found.note else []
     if late + old:
@@ -165,6 +195,34 @@ def _time(objective: Objective, seen: Measured) -> Estimate:
     return Estimate(found.value, found.low, found.high, found.n, "; ".join(notes) or None)
 
 
+def _whole(objective: Objective, seen: Measured) -> tuple[int, int, int]:
+    """(late, old, unsure) of latency or service: of those that did not succeed, and of those given up by an
+    interrupt the ones that were late already, and the others.
+    """
+    frame = seen.frame.where(~seen.frame.ok)
+    # a drop, and what was cancelled unsent, has no service time
+    of_all = np.ones(len(frame), dtype=np.bool_)
+    service = objective.metric == "service"
+    counts = frame.sent | ~(frame.dropped | frame.cancelled) if service else of_all
+    age = frame.service_ns if service else frame.latency_ns
+    late = int((counts & frame.judged).sum())
+    old = int((counts & frame.cancelled & (age >= objective.threshold)).sum())
+    return late, old, int((counts & frame.cancelled).sum()) - old
+
+
+def _streams(objective: Objective, seen: Measured) -> tuple[int, int, int]:
+    """The same of the times of streams.  A success without any token has no first one."""
+    frame = seen.frame.where(np.isin(seen.frame.kind, seen.stream_kinds) & ~seen.frame.as_asked)
+    late = int(np.count_nonzero(~frame.ok & frame.judged))
+    given_up, old = int(np.count_nonzero(frame.cancelled)), 0
+    if objective.metric.startswith("ttft"):
+        age = frame.service_ns if objective.metric.endswith("sent") else frame.latency_ns
+        _, known = measured(frame, objective.metric)
+        late += int(np.count_nonzero(frame.ok & ~known))
+        old = int(np.count_nonzero(frame.cancelled & ~known & (age >= objective.threshold)))
+    return late, old, given_up - old
+
+
 def _count(n: int) -> str:
     return "counts" if n == 1 else "count"
 
@@ -173,7 +231,7 @@ def _unsure(n: int) -> str | None:
     return f"how {n} more would have ended is not known" if n else None
 
 
-def _statistic(objective: Objective, ordered: Ints, infinite: int) -> Estimate:
+def _statistic(objective: Objective, ordered: Ordered, infinite: int) -> Estimate:
     """Of ascending values and so many infinite ones after them."""
     if objective.quantile is None:
         if infinite:
@@ -185,12 +243,14 @@ def _statistic(objective: Objective, ordered: Ints, infinite: int) -> Estimate:
     return quantile_interval(ordered, objective.quantile, infinite)
 
 
-def _at(ordered: Ints, place: int) -> float:
+def _at(ordered: Ordered, place: int) -> float:
     """The value at a rank, counted from 1; infinite beyond the last."""
-    return float(ordered[place - 1]) if place <= ordered.size else math.inf
+    if place > ordered.size:
+        return math.inf
+    return float(ordered.at(place) if isinstance(ordered, Tally) else ordered[place - 1])
 
 
-def quantile_interval(ordered: Ints, q: float, infinite: int = 0) -> Estimate:
+def quantile_interval(ordered: Ordered, q: float, infinite: int = 0) -> Estimate:
     """The nearest-rank quantile with its order-statistics interval (ends may be infinite), of sorted values
     and so many infinite ones after them.
     """
@@ -243,17 +303,19 @@ def share(bad: int, n: int) -> Estimate:
     return Estimate(bad / n, low, high, n)
 
 
-def _mean(ordered: Ints) -> Estimate:
-    values = ordered.astype(np.float64)
-    if values.size == 0:
+def _mean(ordered: Ordered) -> Estimate:
+    tally = ordered if isinstance(ordered, Tally) else Tally()
+    if isinstance(ordered, np.ndarray):
+        tally.add(ordered)
+    mean, deviation, n = tally.mean, tally.deviation, tally.size
+    if mean is None:
         return Estimate(None, None, None, 0)
-    mean, n = float(values.mean()), int(values.size)
-    half = 1.96 * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.inf
+    half = math.inf if deviation is None else 1.96 * deviation / math.sqrt(n)
     return Estimate(mean, max(0.0, mean - half), mean + half, n)
 
 
-def _exact(value: float | None, n: int) -> Estimate:
-    return Estimate(value, value, value, n)
+def _exact(value: float | None, n: int, note: str | None = None) -> Estimate:
+    return Estimate(value, value, value, n, note)
 
 
 def _finite(value: float | None) -> float | None:

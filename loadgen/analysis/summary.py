@@ -13,9 +13,11 @@ import numpy as np
 from loadgen.analysis import figures, validity
 from loadgen.analysis.clientside import client_figures
 from loadgen.analysis.frame import Frame, frame_of, measured_phases
+from loadgen.analysis.goodput import bounds_of
 from loadgen.analysis.rates import Window, per_s, window
 from loadgen.analysis.server import server_figures
 from loadgen.analysis.slo import Measured, judge
+from loadgen.analysis.streaming import streaming
 from loadgen.analysis.told import completed
 from loadgen.runfile import Run, read_run
 
@@ -42,17 +44,24 @@ def summarise(
     kept = frame.of_phases(measured)
     total = _total(kept, [parts[i] for i in measured], [spans[i] for i in measured],
                    [phases[i] for i in measured], [asked[i] for i in measured], kinds)  # fmt: skip
-    server = server_figures(run, frame)
-    doubts = validity.doubts(info, frame, phases, total, server)
     wanted = info.get("objectives", []) if objectives is None else objectives
-    ends = [info["phases"][i].get("unknown", 0) for i in measured]
-    unknown = None if None in ends else sum(ends)
+    names = [kind["name"] for kind in kinds]
+    stream_kinds = _stream_kinds(frame, kinds)
+    bounds = bounds_of(wanted, names, stream_kinds)
     share = (
         spans[measured[0]].share
         if len(measured) == 1
         else np.concatenate([np.zeros(0, np.bool_), *(spans[i].share for i in measured)])
     )  # rows lie in order of their phase
-    seen = Measured(kept, share, total["span_ns"], server, unknown)
+    if frame.columns.streams is not None:
+        for figures_of, part, span in zip(phases, parts, spans, strict=True):
+            figures_of["streaming"] = streaming(part, span.share, span.span_ns, kinds, bounds)
+        total["streaming"] = streaming(kept, share, total["span_ns"], kinds, bounds)
+    server = server_figures(run, frame)
+    doubts = validity.doubts(info, frame, phases, total, server)
+    ends = [info["phases"][i].get("unknown", 0) for i in measured]
+    unknown = None if None in ends else sum(ends)
+    seen = Measured(kept, share, total["span_ns"], server, unknown, bounds, stream_kinds)
     return {
         "format": FORMAT,
         "valid": not any(doubt.invalidates for doubt in doubts),
@@ -63,11 +72,18 @@ def summarise(
         "phases": phases,
         "total": total,
         "server": server,
-        "slo": judge(wanted, seen, [kind["name"] for kind in kinds]),
+        "slo": judge(wanted, seen, names),
         "client": client_figures(info, total),
         "first_request_ns": info.get("first_request_ns", {}),
         "cold_start": info.get("cold_start"),
+        **({"network": info["network"]} if info.get("network") else {}),
     }
+
+
+def _stream_kinds(frame: Frame, kinds: list[dict[str, Any]]) -> list[int]:
+    """The places of the kinds whose answers come in pieces: told so, or seen."""
+    seen = np.unique(frame.kind[frame.streamed]).tolist()
+    return [place for place, kind in enumerate(kinds) if kind.get("stream") or place in seen]
 
 
 def _identity(info: dict[str, Any]) -> dict[str, Any]:

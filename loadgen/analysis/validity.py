@@ -14,11 +14,13 @@ from loadgen.analysis.figures import answered
 from loadgen.analysis.frame import Frame, measured_phases
 from loadgen.analysis.words import amount
 from loadgen.records import Doubt
+from loadgen.units import show_ns
 
 MOST_LOST = 0.01  # a larger share of requests without an answer bends every percentile that is printed
 FEW, FEW_P999 = 100, 1000
 MOST_HITS = 0.01
 UNBATCHED = 1.05
+RELAY_LATE_NS, RELAY_LATE = 2_000_000, 0.05  # of the delay
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +56,7 @@ def doubts(
         Doubt(str(d["code"]), str(d["text"]), str(d.get("hint", "")), bool(d.get("invalidates")))
         for d in info.get("doubts", [])
     ]
-    rules = (_ended, _unknown_ends, _nothing, _lost, _few, _steadiness, _warm_up, _server, _cache, _batching)
+    rules = (_ended, _unknown_ends, _nothing, _lost, _few, _steadiness, _warm_up, _server, _cache, _batching, _tokens, _relay)
     client = clientside.doubts(info, [(told, rows) for told, _, rows in evidence.measured])
     found = told + [doubt for rule in rules for doubt in rule(evidence)] + client
     return list(dict.fromkeys(found))
@@ -123,7 +125,7 @@ def _nothing(seen: Evidence) -> list[Doubt]:
     counts = seen.total["counts"]
     if counts["ok"]:
         return []
-    asked = answered(counts) + counts["dropped"]
+    asked = answered(counts) + counts["dropped"] + counts.get("cancelled_as_asked", 0)
     if asked == 0:
         hint = "give a measured phase a rate and a duration, or let the run go on until one begins"
         return [Doubt("nothing_measured", "no request was sent in a measured phase", hint, True)]
@@ -237,6 +239,38 @@ def _batching(seen: Evidence) -> list[Doubt]:
         hint = "raise the load, or max_queue_delay_microseconds, until requests wait for each other"
         return [Doubt("no_batching", text, hint)]
     return []
+
+
+def _tokens(seen: Evidence) -> list[Doubt]:
+    """Token figures are no better than who counted the tokens."""
+    streaming = seen.total.get("streaming")
+    if streaming is None or not streaming["n"]:
+        return []
+    n, counted, unknown = streaming["n"], streaming["tokens_from"]["chunks"], streaming["tokens_from"]["unknown"]
+    found = []
+    if counted:
+        text = (
+            f"figures of tokens rest on counting chunks for {counted} of {amount(n, 'stream')}: a chunk may hold "
+            "several tokens, or none that the server would count"
+        )
+        hint = "have the server tell its usage, or give a tokenizer; time to first token and chunk gaps stand"
+        found.append(Doubt("tokens_from_chunks", text, hint))
+    if unknown:
+        text = f"{unknown} of {amount(n, 'stream')} told no number of tokens: they are in no figure of tokens"
+        hint = "have the server tell its usage, or give a tokenizer"
+        found.append(Doubt("no_usage", text, hint))
+    return found
+
+
+def _relay(seen: Evidence) -> list[Doubt]:
+    """Network conditions by a relay that could not keep its times."""
+    network = seen.info.get("network") or {}
+    late = ((network.get("relay") or {}).get("late_ns") or {}).get("p99")
+    if late is None or late <= max(RELAY_LATE_NS, RELAY_LATE * network["delay_ns"]):
+        return []
+    text = f"the relay that makes the network's conditions was late: P99 {show_ns(late)} past what was asked"
+    hint = "that much is the relay's own and not the network's: ask for less, or give it a core of its own"
+    return [Doubt("relay_late", text, hint)]
 
 
 def _percent(share: float) -> str:

@@ -14,7 +14,9 @@ import numpy.typing as npt
 
 from loadgen.analysis.columns import Ints
 from loadgen.analysis.frame import Frame
-from loadgen.analysis.percentiles import quantile
+from loadgen.analysis.measures import measured
+from loadgen.analysis.percentiles import Tally, quantile
+from loadgen.analysis.streaming import gaps
 from loadgen.records import Outcome
 from loadgen.units import show_ns
 
@@ -38,10 +40,12 @@ def charts(frame: Frame, summary: dict[str, Any], info: dict[str, Any]) -> dict[
         if tried.sent.any():
             found["lag"] = lag_over_time(tried.where(tried.sent), info)
         found["rate"] = rates(frame, info)
-    measured = [i for i, phase in enumerate(info["phases"]) if phase["measured"]]
-    ok = frame.where(frame.ok & frame.sent & np.isin(frame.phase, measured))
+    phases = [i for i, phase in enumerate(info["phases"]) if phase["measured"]]
+    ok = frame.where(frame.ok & frame.sent & np.isin(frame.phase, phases))
     if len(ok):
         found["distribution"] = distribution(ok)
+    if ok.streamed.any():
+        found |= stream_charts(frame.where(frame.ok & frame.streamed), frame.of_phases(phases), info)
     if summary["server"]["batch_sizes"]:
         found["batches"] = batch_sizes(summary["server"]["batch_sizes"])
     return found
@@ -177,21 +181,48 @@ def rates(frame: Frame, info: dict[str, Any]) -> Figure:
 
 def distribution(ok: Frame) -> Figure:
     """Share of requests slower than x: log-log, so that P50, P99 and P99.9 are as far apart as they matter."""
+    return slower([("latency from due", ok.latency_ns, BLUE), ("service", ok.service_ns, ORANGE)])
+
+
+def stream_charts(ok: Frame, of_measured: Frame, info: dict[str, Any]) -> dict[str, Figure]:
+    """`ok`: successes that were streamed, of all phases; `of_measured`: all rows of the measured phases."""
+    first, known = measured(ok, "ttft")
+    due, first = ok.due_ns[known], first[known]
+    keep = thin(due, first)
+    dots = _dots(f"stream ({keep.size} of {due.size} drawn)", due[keep], first[keep], BLUE, 0.35)
+    good = of_measured.where(of_measured.ok & of_measured.streamed)
+    shown: list[tuple[str, Ints | Tally, str]] = [
+        (name, values[there], color)
+        for name, metric, color in (
+            ("first token from due", "ttft", BLUE),
+            ("first token from sent", "ttft from sent", ORANGE),
+            ("time per output token", "tpot", GREEN),
+        )
+        for values, there in [measured(good, metric)]
+    ]
+    shown = [one for one in [*shown, ("chunk gap", gaps(of_measured), GREY)] if one[1].size]
+    found = {"first-token": _over_time([dots, *_lines(due, first)], "first token from due (ms)", info)}
+    return found | ({"tokens": slower(shown)} if shown else {})
+
+
+def slower(series: list[tuple[str, Ints | Tally, str]]) -> Figure:
+    """Share that took x or longer, of each (name, times in ns, color)."""
     traces: list[dict[str, Any]] = []
-    for name, values, color in (
-        ("latency from due", ok.latency_ns, BLUE),
-        ("service", ok.service_ns, ORANGE),
-    ):
-        ordered = np.sort(values)
-        n = ordered.size
+    for name, values, color in series:
+        n = values.size
         # nearest rank: the value at rank r is the quantile r / n; shares slower are (n - r + 1) / n downwards
         ranks = np.unique(
             np.concatenate([np.linspace(1, n, 400), n + 1 - np.geomspace(1, n, 400)]).astype(np.int64)
         )
-        slower = (n - ranks + 1) / n * 100
+        ordered = (
+            np.array([values.at(place) for place in ranks.tolist()])
+            if isinstance(values, Tally)
+            else np.sort(values)[ranks - 1]
+        )
         traces.append(
             {"type": "scatter", "mode": "lines" if n > LEAST else "lines+markers", "name": name,
-             "x": _numbers(ordered[ranks - 1] / MS), "y": _numbers(slower), "line": {"color": color, "width": 2, "shape": "vh"},
+             "x": _numbers(ordered / MS), "y": _numbers((n - ranks + 1) / n * 100),
+             "line": {"color": color, "width": 2, "shape": "vh"},
              "hovertemplate": "%{y:.3g} % took %{x:.4g} ms or longer<extra></extra>"}
         )  # fmt: skip
     layout = _layout("time (ms)", "took this long or longer (%)")

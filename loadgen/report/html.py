@@ -25,10 +25,16 @@ TITLES = {
         "Latency distribution",
         "Successes of the measured phases; service counts from sending.",
     ),
+    "first-token": ("Time to first token over time", "From due, and from sent as others count it; successes."),
+    "tokens": (
+        "First tokens, time a token and chunk gaps",
+        "Successes of the measured phases. A chunk may hold several tokens, so its gap is no time a token.",
+    ),
     "rate": ("Rate asked and achieved", "Where the lines part, the server or the cap held requests back."),
     "batches": ("Batch sizes", "As the server counted them in the measured phases."),
 }
 OUTCOMES = ["planned", "tried", "sent", "ok", "failed", "timeout", "rejected", "dropped", "cancelled"]
+SOMETIMES = ["cancelled_as_asked", "unknown"]
 
 
 def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str:
@@ -54,10 +60,13 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         rows=rows,
         info=run.info,
         outcomes=OUTCOMES
-        + (["unknown"] if any("unknown" in row["figures"]["counts"] for row in rows) else []),
+        + [key for key in SOMETIMES if any(key in row["figures"]["counts"] for row in rows)],
         figure=words.figure,
         observed=words.observed,
         client_line=words.client_line,
+        stream_line=words.stream_line,
+        goodput_line=words.goodput_line,
+        network_line=words.network_line,
         titles={name: TITLES[name] for name in TITLES if name in figures},
         facts={
             name: json.dumps(run.info.get(name), indent=2, ensure_ascii=False)

@@ -13,7 +13,19 @@ from rich.text import Text
 
 from loadgen.analysis.words import amount
 from loadgen.report.table import Row, print_table
-from loadgen.report.words import NONE, client_line, duration, figure, observed, rate, share, statuses
+from loadgen.report.words import (
+    NONE,
+    client_line,
+    duration,
+    figure,
+    goodput_line,
+    network_line,
+    observed,
+    rate,
+    share,
+    statuses,
+    stream_line,
+)
 from loadgen.runfile import REPORT
 
 _MOST_BATCHES = 8
@@ -30,6 +42,7 @@ def print_summary(summary: dict[str, Any], console: Console, path: Path | None =
     summary = _printable(summary, console.encoding)
     _head(summary, console)
     _latencies(summary, console)
+    _streams(summary, console)
     _counts(summary, console)
     _errors(summary["total"]["errors"], console)
     _server(summary["server"], console)
@@ -95,6 +108,40 @@ def _latencies(summary: dict[str, Any], console: Console) -> None:
     print_table(console, head, rows)
 
 
+def _streams(summary: dict[str, Any], console: Console) -> None:
+    """First tokens, then tokens; only of runs with streams."""
+    whole = summary["total"].get("streaming")
+    if whole is None:
+        return
+    shown = [(name, figures["streaming"], measured) for name, figures, measured in _rows(summary)]
+    rows = [Row(name, _first_tokens(one), dim=not measured) for name, one, measured in shown]
+    tokens = [Row(name, _tokens(one), dim=not measured) for name, one, measured in shown]
+    if len(whole["by_kind"]) > 1:
+        kinds = list(whole["by_kind"].items())
+        rows += [Row(name, _first_tokens(one), apart=not at) for at, (name, one) in enumerate(kinds)]
+        tokens += [Row(name, _tokens(one), apart=not at) for at, (name, one) in enumerate(kinds)]
+    head = ["n", "P50", "P90", "P99", "sent P50", "sent P99", "content P50"]
+    print_table(console, Row("first token from due", head), rows)
+    head = ["TPOT P50", "P99", "gap P50", "P99", "tok/s user", "tok/s", "peak"]
+    print_table(console, Row("tokens, chunk gaps", head), tokens)
+    console.print()
+    console.print(Text(f"streams  {stream_line(whole)}"))
+    if whole["goodput"] is not None:
+        console.print(Text(f"goodput  {goodput_line(whole['goodput'])}"))
+
+
+def _first_tokens(streaming: dict[str, Any]) -> list[str]:
+    ttft = [duration(streaming["ttft_ns"][key]) for key in ("p50", "p90", "p99")]
+    sent = [duration(streaming["ttft_from_sent_ns"][key]) for key in ("p50", "p99")]
+    return [str(streaming["ttft_ns"]["n"]), *ttft, *sent, duration(streaming["first_content_ns"]["p50"])]
+
+
+def _tokens(streaming: dict[str, Any]) -> list[str]:
+    times = [duration(streaming[key][q]) for key in ("tpot_ns", "chunk_gap_ns") for q in ("p50", "p99")]
+    whole = [rate(streaming.get(key)) for key in ("output_tokens_per_s", "peak_output_tokens_per_s")]
+    return [*times, rate(streaming["output_tokens_per_s_per_user"]["p50"]), *whole]
+
+
 def _times(figures: dict[str, Any]) -> list[str]:
     latency = figures["latency_ns"]
     of_latency = [duration(latency[key]) for key in ("p50", "p90", "p99", "max")]
@@ -107,7 +154,7 @@ def _counts(summary: dict[str, Any], console: Console) -> None:
     items, counted = bool(batches - {1, None}), [figures["counts"] for _, figures, _ in _rows(summary)]
     trouble = [
         key
-        for key in ("failed", "timeout", "rejected", "dropped", "cancelled", "unknown")
+        for key in ("failed", "timeout", "rejected", "dropped", "cancelled", "cancelled_as_asked", "unknown")
         if key == "failed" or any(counts.get(key) for counts in counted)
     ]
     rates = ["asked", "achieved", *(["items/s", "batch"] if items else [])]
@@ -122,7 +169,8 @@ def _counts(summary: dict[str, Any], console: Console) -> None:
         for name, figures, measured in _rows(summary):
             cells = _rates(figures) | {key: str(figures["counts"].get(key, 0)) for key in outcomes}
             rows.append(Row(name, [cells[key] for key in group], dim=not measured))
-        print_table(console, Row("requests" if group is outcomes else "requests/s", group), rows)
+        head = ["as asked" if key == "cancelled_as_asked" else key for key in group]
+        print_table(console, Row("requests" if group is outcomes else "requests/s", head), rows)
 
 
 def _rates(figures: dict[str, Any]) -> dict[str, str]:
@@ -197,6 +245,8 @@ def _client(summary: dict[str, Any], console: Console) -> None:
     client, first = summary["client"], summary["first_request_ns"]
     console.print()
     console.print(Text("client  " + client_line(client)))
+    if network := summary.get("network"):
+        console.print(Text("network  " + network_line(network)))
     if client.get("proxies_ignored"):
         console.print(Text(f"proxies ignored: {', '.join(client['proxies_ignored'])}"))
     if cold := summary.get("cold_start"):

@@ -7,7 +7,7 @@ from typing import Any
 
 from loadgen.analysis.words import amount
 from loadgen.traffic.objective import RATES, SHARES, TIMES
-from loadgen.units import show_ns
+from loadgen.units import show_bytes, show_ns
 
 NONE = "-"
 
@@ -72,6 +72,60 @@ def figure(metric: str, value: float | None) -> str:
     if metric in SHARES:
         return f"{value * 100:.3g} %"
     return f"{rate(value)}/s" if metric in RATES else f"{value:.2f}"
+
+
+def tokens_from(streaming: dict[str, Any]) -> str:
+    """Who counted the tokens, of how many streams."""
+    told = {"usage": "the server's usage", "tokenizer": "a tokenizer", "chunks": "counting chunks", "unknown": "nobody"}
+    parts = [f"{words} ({n})" for key, words in told.items() if (n := streaming["tokens_from"][key])]
+    return " and ".join(parts) or "nobody"
+
+
+def stream_line(streaming: dict[str, Any]) -> str:
+    """What was streamed, as one sentence without its full stop."""
+    out, into = streaming["tokens_out"], streaming["tokens_in"]
+    parts = [f"{amount(streaming['n'], 'stream')} of {amount(streaming['chunks'], 'chunk')}"]
+    if out["n"]:
+        parts.append(f"{out['sum']} tokens out (mean {out['mean']:.3g}), counted by {tokens_from(streaming)}")
+    if into["n"]:
+        parts.append(f"{into['sum']} tokens in, {rate(streaming['input_tokens_per_s'])}/s")
+    if streaming["finish"]:
+        parts.append("ended by " + ", ".join(f"{name} ({n})" for name, n in streaming["finish"].items()))
+    if streaming["cancelled_as_asked"]:
+        parts.append(f"{amount(streaming['cancelled_as_asked'], 'request')} cancelled as the profile asks")
+    return ", ".join(parts)
+
+
+def goodput_line(goodput: dict[str, Any]) -> str:
+    """How many requests met every bound, as one sentence without its full stop."""
+    tokens = goodput["output_tokens_per_s"]
+    also = f", {rate(tokens)} output tokens/s in them" if tokens is not None else ""
+    good = NONE if goodput["share"] is None else f"{goodput['share'] * 100:.3g} %"
+    return (
+        f"{good} ({goodput['good']} of {amount(goodput['n'], 'request')}) were good, "
+        f"{rate(goodput['requests_per_s'])} requests/s{also}: within {' and '.join(goodput['bounds'])}"
+    )
+
+
+def network_line(network: dict[str, Any]) -> str:
+    """The conditions, and what making them cost, as one sentence without its full stop."""
+    parts = []
+    if network["delay_ns"]:
+        jitter = f" +- {show_ns(network['jitter_ns'])}" if network["jitter_ns"] else ""
+        parts.append(
+            f"{show_ns(network['delay_ns'])}{jitter} each way (a round trip takes {show_ns(network['round_trip_ns'])} more)"
+        )
+    if network["bytes_per_s"]:
+        parts.append(f"{show_bytes(network['bytes_per_s'])}/s each way")
+    cost, relay = network.get("calibration"), network.get("relay")
+    if cost:
+        parts.append(
+            f"the relay itself adds {show_ns(cost['added_p50_ns'])} (P50) and {show_ns(cost['added_p99_ns'])} (P99) "
+            "to a round trip"
+        )
+    if relay and relay["late_ns"]["n"]:
+        parts.append(f"was late by {show_ns(relay['late_ns']['p99'])} (P99)")
+    return ", ".join(parts)
 
 
 def observed(row: dict[str, Any]) -> str:

@@ -10,14 +10,18 @@ from loadgen.records import LoadgenError
 from loadgen.traffic.words import near
 from loadgen.units import UnitError, parse_duration, parse_rate
 
-TIMES = ("latency", "service", "lag")
-SHARES = ("failure rate", "rejection rate")
-RATES = ("requests/s", "items/s")
+STREAM_TIMES = ("ttft", "ttft from sent", "first content", "first content from sent", "tpot", "chunk gap")
+TIMES = ("latency", "service", "lag", *STREAM_TIMES)
+SHARES = ("failure rate", "rejection rate", "goodput")
+RATES = ("requests/s", "items/s", "output tokens/s", "input tokens/s", "good requests/s", "good tokens/s")
 METRICS = (*TIMES, *SHARES, *RATES, "mean batch")
 OPERATORS = ("<", "<=", ">", ">=")
+_ALSO = {"request goodput": "goodput", "first content token": "first content"}
 _ALLOWED = (
-    'allowed: "latency|service|lag pNN|mean|max < 250ms", "failure rate|rejection rate < 1%", '
-    '"requests/s|items/s > 50", "mean batch > 2", each with an optional "kind: " in front and <, <=, > or >='
+    'allowed: "latency|service|lag pNN|mean|max < 250ms", the same of "ttft|ttft from sent|first content|first '
+    'content from sent|tpot|chunk gap", "failure rate|rejection rate < 1%", "goodput > 95%", "requests/s|items/s|'
+    'output tokens/s|input tokens/s|good requests/s|good tokens/s > 50", "mean batch > 2", each with an optional '
+    '"kind: " in front and <, <=, > or >='
 )
 
 
@@ -75,14 +79,19 @@ def _split(left: str, text: str) -> tuple[str, str]:
     """Metric and statistic; the statistic is "" where the metric takes none."""
     words = left.lower().split()
     name = " ".join(words)
+    for also, metric in _ALSO.items():
+        if name == also or name.startswith(f"{also} "):
+            name = name.replace(also, metric, 1)
     if name in METRICS and name not in TIMES:
         return name, ""
-    if words and words[0] in TIMES:
-        if len(words) == 2:  # noqa: PLR2004 - metric and statistic
-            return words[0], words[1]
-        raise ObjectiveError(
-            f"objective {text!r}: {words[0]} needs one of pNN, mean, max, e.g. {words[0]} p99"
-        )
+    for metric in sorted(TIMES, key=len, reverse=True):
+        if name == metric or name.startswith(f"{metric} "):
+            statistic = name[len(metric) + 1 :]
+            if statistic and " " not in statistic:
+                return metric, statistic
+            raise ObjectiveError(
+                f"objective {text!r}: {metric} needs one of pNN, mean, max, e.g. {metric} p99"
+            )
     raise ObjectiveError(f"objective {text!r}: unknown metric {left!r}{near(name, METRICS)}; {_ALLOWED}")
 
 

@@ -1,0 +1,149 @@
+"""streams.arrow, the stamps of answers that came in pieces, as columns beside those of the records.
+
+Each stream is laid beside its record (same phase, same place in it); one without a record, in a run that was
+killed, is left out, since nobody knows how it ended.  Stamps of single chunks are read a batch at a time and
+not kept: of the successes' chunks the gaps are tallied and the tokens are counted by time.  This module must not
+know what a figure is called.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.analysis.percentiles import Tally
+
+Ints = npt.NDArray[np.int64]
+Small = npt.NDArray[np.signedinteger[Any]]
+Bools = npt.NDArray[np.bool_]
+NEVER = -1  # stands for null and for "there is none"
+SOURCES = ("", "usage", "tokenizer", "chunks")  # where a number of tokens comes from
+BIN_NS = 100_000_000
+_STAMPS = ("first_token_ns", "first_content_ns", "last_token_ns")
+_NUMBERS = ("chunks", "tokens_in", "tokens_out")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamColumns:
+    """One entry a record; `chunks` is NEVER where there was no stream.  `source` indexes SOURCES, `finish`
+    indexes `finishes`.  Of the successes: `gaps` between chunks by (phase, kind), and `tokens` by phase in
+    steps of BIN_NS from the start of the run, those of one stream evenly over its chunks.
+    """
+
+    first_token_ns: Ints
+    first_content_ns: Ints
+    last_token_ns: Ints
+    chunks: Small
+    tokens_in: Small
+    tokens_out: Small
+    source: Small
+    finish: Small
+    finishes: list[str] = field(default_factory=list)
+    gaps: dict[tuple[int, int], Tally] = field(default_factory=dict)
+    tokens: dict[int, npt.NDArray[np.float64]] = field(default_factory=dict)
+
+    def part(self, start: int, stop: int) -> "StreamColumns":
+        """Some rows, sharing their memory; the tallies stay whole."""
+        columns = {name: getattr(self, name)[start:stop] for name in (*_STAMPS, *_NUMBERS, "source", "finish")}
+        return StreamColumns(**columns, finishes=self.finishes, gaps=self.gaps, tokens=self.tokens)
+
+
+def read_streams(  # noqa: PLR0913 - the columns it is laid beside
+    path: Path, phases: Mapping[str, int], phase: Small, kind: Small, seq: Small, ok: Bools
+) -> StreamColumns | None:
+    """Of a run folder, beside columns of its records; None when it has no stream at all."""
+    files = sorted(path.glob("streams*.arrow"))
+    if not files:
+        return None
+    n = seq.size
+    found = StreamColumns(
+        **{name: np.full(n, NEVER, np.int64) for name in _STAMPS},  # type: ignore[arg-type]
+        **{name: np.full(n, NEVER, np.int32) for name in _NUMBERS},  # type: ignore[arg-type]
+        source=np.zeros(n, np.int8), finish=np.full(n, NEVER, np.int16),
+    )  # fmt: skip
+    keys = _keys(phase, seq)
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
+    any_stream = False
+    for batch in _batches(files):
+        names = batch.column("phase")
+        places = np.array([phases.get(text, NEVER) for text in names.dictionary.to_pylist()] + [NEVER])
+        of = places[names.indices.fill_null(len(places) - 1).to_numpy(zero_copy_only=False)]
+        wanted = _keys(of, batch.column("seq").to_numpy(zero_copy_only=False))
+        at = np.minimum(np.searchsorted(ordered, wanted), max(0, n - 1))
+        here = np.flatnonzero(ordered[at] == wanted) if n else np.zeros(0, np.intp)
+        any_stream = any_stream or here.size > 0
+        rows = order[at[here]]
+        for name in (*_STAMPS, *_NUMBERS):
+            values = batch.column(name).fill_null(NEVER).to_numpy(zero_copy_only=False)
+            getattr(found, name)[rows] = values[here]
+        found.source[rows] = _coded(batch.column("source"), list(SOURCES), 0)[here]
+        found.finish[rows] = _coded(batch.column("finish"), found.finishes, NEVER)[here]
+        _chunks(found, batch.column("chunk_ns"), here, rows, (phase, kind, ok))
+    return found if any_stream else None
+
+
+def _keys(phase: Small, seq: Small) -> Ints:
+    return (phase.astype(np.int64) << 48) + seq
+
+
+def _batches(files: list[Path]) -> Iterator[Any]:
+    """All whole batches, one in memory at a time; a killed run's last one may be cut."""
+    import pyarrow as pa
+
+    for path in files:
+        try:
+            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
+                while True:
+                    yield stream.read_next_batch()
+        except (StopIteration, OSError, pa.ArrowInvalid):
+            continue
+
+
+def _coded(column: Any, texts: list[str], otherwise: int) -> Ints:
+    """Texts as places in `texts`, which grows by those seen for the first time; "" and null are `otherwise`."""
+    coded = column.dictionary_encode()
+    places = []
+    for text in coded.dictionary.to_pylist():
+        if text and text not in texts:
+            texts.append(text)
+        places.append(texts.index(text) if text else otherwise)
+    codes = coded.indices.fill_null(len(places)).to_numpy(zero_copy_only=False)
+    found: Ints = np.array([*places, otherwise], dtype=np.int64)[codes]
+    return found
+
+
+def _chunks(
+    found: StreamColumns, column: Any, here: npt.NDArray[np.intp], rows: Ints, beside: tuple[Small, Small, Bools]
+) -> None:
+    """Tallies the gaps and the tokens of a batch's successes."""
+    phase, kind, ok = beside
+    offsets = column.offsets.to_numpy(zero_copy_only=False).astype(np.int64)
+    stamps = column.values.to_numpy(zero_copy_only=False)
+    good = ok[rows]
+    begin, end, rows = offsets[here[good]], offsets[here[good] + 1], rows[good]
+    sizes = end - begin
+    total = int(sizes.sum())
+    if total == 0:
+        return
+    starts = np.cumsum(sizes) - sizes
+    picked = np.arange(total) - np.repeat(starts - begin, sizes)  # the chunks of these streams, one after the other
+    stamps = stamps[picked]
+    of = np.repeat(np.arange(rows.size), sizes)
+    within = of[1:] == of[:-1]
+    gaps, of_gap = np.maximum(np.diff(stamps)[within], 0), of[1:][within]
+    groups = phase[rows].astype(np.int64) * (1 << 16) + kind[rows]
+    for group in np.unique(groups).tolist():
+        tally = found.gaps.setdefault((group >> 16, group & 0xFFFF), Tally())
+        tally.add(gaps[groups[of_gap] == group])
+    tokens = found.tokens_out[rows]
+    weights = np.where(tokens > 0, tokens, 0) / np.maximum(sizes, 1)
+    for place in np.unique(phase[rows]).tolist():
+        these = phase[rows][of] == place
+        counted = np.bincount(stamps[these] // BIN_NS, weights=weights[of[these]])
+        held = found.tokens.get(place, np.zeros(0))
+        size = max(held.size, counted.size)
+        found.tokens[place] = np.pad(held, (0, size - held.size)) + np.pad(counted, (0, size - counted.size))
