@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from loadgen.analysis.streams import NEVER, Ints, Small, StreamColumns, read_streams
 from loadgen.records import Outcome
@@ -62,7 +61,7 @@ def columns_of(run: Run) -> Columns:
     }
     otherwise = {"phase": NEVER, "kind": NEVER, "outcome": int(Outcome.CLIENT)}
     texts: dict[str, int] = {}
-    found = {name: np.empty(run.rows, dtype) for name, dtype in _TYPES.items()}
+    found: dict[str, Any] = {name: np.empty(run.rows, dtype) for name, dtype in _TYPES.items()}
     at = 0
     for batch in run.batches():
         for name, column in found.items():
@@ -79,7 +78,9 @@ def columns_of(run: Run) -> Columns:
     _sort(found)
     columns = Columns(**found, texts=tuple(texts)).of_phases(0, np.iinfo(np.int16).max - 1)
     ok = np.asarray(columns.outcome == int(Outcome.OK), np.bool_)
-    streams = read_streams(run.path, listed["phase"], columns.phase, columns.kind, columns.seq, ok)
+    streams = read_streams(
+        run.stream_batches(), listed["phase"], columns.phase, columns.kind, columns.seq, ok
+    )
     return replace(columns, streams=streams)
 
 

@@ -22,11 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.analysis.columns import Columns, Ints, Small, columns_of
-from loadgen.records import Outcome
+from loadgen.records import CANCEL_WORDS, Outcome
 from loadgen.runfile import Run
 
 Bools = npt.NDArray[np.bool_]
-AS_ASKED = "cancelled as the profile asks"  # what the records say of them
 NOT_FAILED = (Outcome.OK, Outcome.REJECTED, Outcome.TIMEOUT, Outcome.DROPPED, Outcome.CANCELLED)
 
 
@@ -136,7 +135,7 @@ class Frame:
 
     @property
     def as_asked(self) -> Bools:
-        codes = [place for place, text in enumerate(self.texts) if text.startswith(AS_ASKED)]
+        codes = [place for place, text in enumerate(self.texts) if text.startswith(CANCEL_WORDS)]
         if not codes:
             return np.zeros(len(self), np.bool_)
         return self._ended(Outcome.CANCELLED) & np.isin(self.detail, codes)

@@ -53,9 +53,7 @@ def good(frame: Frame, bounds: list[Bound]) -> Bools:
     return found
 
 
-def goodput(
-    frame: Frame, share: Shares, span_ns: int | None, bounds: list[Bound]
-) -> dict[str, Any] | None:
+def goodput(frame: Frame, share: Shares, span_ns: int | None, bounds: list[Bound]) -> dict[str, Any] | None:
     """Share and rates of good requests, and of the tokens in them; None when nothing bounds a request."""
     if not bounds:
         return None

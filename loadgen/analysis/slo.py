@@ -131,28 +131,35 @@ def verdict(objective: Objective, found: Estimate) -> str:
 
 
 def _estimate(objective: Objective, seen: Measured) -> Estimate:
-    frame, server = seen.frame, seen.server
-    if objective.metric in TIMES:
+    metric = objective.metric
+    if metric in TIMES:
         return _time(objective, seen)
-    found = figures.counts(frame)
-    if objective.metric in ("goodput", "good requests/s", "good tokens/s"):
+    if metric in ("goodput", "good requests/s", "good tokens/s"):
         return _good(objective, seen)
-    if objective.metric in ("output tokens/s", "input tokens/s"):
-        if frame.columns.streams is None:
-            return _exact(None, 0, "the run has no streams")
-        observed, n = token_rates(frame, seen.share, seen.span_ns)[objective.metric]
-        return _exact(observed, n, None if n else "no answer told its tokens")
-    if objective.metric in SHARES:
-        bad = (
-            found["rejected"] if objective.metric == "rejection rate" else found["failed"] + found["timeout"]
-        )
-        unsure, n = found.get("cancelled", 0) + (seen.unknown or 0), figures.answered(found)
-        best, worst = share(bad, n + unsure), share(bad + unsure, n + unsure)
-        return Estimate(share(bad, n).value, best.low, worst.high, n, _unsure(unsure))
-    if objective.metric in RATES:
-        items = 1 if objective.metric == "requests/s" else frame.items
-        return _exact(per_s(float((seen.share * items).sum()), seen.span_ns), found["ok"])
-    return _exact(server.get("mean_batch"), server.get("execution_count") or 0)
+    if metric in SHARES:
+        return _failures(objective, seen)
+    if metric in RATES:
+        return _rate(objective, seen)
+    return _exact(seen.server.get("mean_batch"), seen.server.get("execution_count") or 0)
+
+
+def _failures(objective: Objective, seen: Measured) -> Estimate:
+    found = figures.counts(seen.frame)
+    bad = found["rejected"] if objective.metric == "rejection rate" else found["failed"] + found["timeout"]
+    unsure, n = found.get("cancelled", 0) + (seen.unknown or 0), figures.answered(found)
+    best, worst = share(bad, n + unsure), share(bad + unsure, n + unsure)
+    return Estimate(share(bad, n).value, best.low, worst.high, n, _unsure(unsure))
+
+
+def _rate(objective: Objective, seen: Measured) -> Estimate:
+    metric, frame = objective.metric, seen.frame
+    if metric not in ("output tokens/s", "input tokens/s"):
+        items = 1 if metric == "requests/s" else frame.items
+        return _exact(per_s(float((seen.share * items).sum()), seen.span_ns), int(np.count_nonzero(frame.ok)))
+    if frame.columns.streams is None:
+        return _exact(None, 0, "the run has no streams")
+    observed, n = token_rates(frame, seen.share, seen.span_ns)[metric]
+    return _exact(observed, n, None if n else "no answer told its tokens")
 
 
 def _good(objective: Objective, seen: Measured) -> Estimate:

@@ -119,12 +119,13 @@ def _finishes(ok: Frame) -> dict[str, int]:
     return {names[place]: n for place, n in zip(places.tolist(), numbers.tolist(), strict=True) if place >= 0}
 
 
-def token_rates(
-    frame: Frame, share: Shares, span_ns: int | None
-) -> dict[str, tuple[float | None, int]]:
+def token_rates(frame: Frame, share: Shares, span_ns: int | None) -> dict[str, tuple[float | None, int]]:
     """Tokens a second over the load, as analysis.rates counts successes, with how many told theirs."""
     found = {}
-    for name, tokens in (("output tokens/s", frame.stream("tokens_out")), ("input tokens/s", tokens_in(frame))):
+    for name, tokens in (
+        ("output tokens/s", frame.stream("tokens_out")),
+        ("input tokens/s", tokens_in(frame)),
+    ):
         known = frame.ok & frame.streamed & (tokens >= 0)
         rate = per_s(float((share * known * np.maximum(tokens, 0)).sum()), span_ns)
         n = int(np.count_nonzero(known))

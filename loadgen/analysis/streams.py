@@ -6,9 +6,8 @@ not kept: of the successes' chunks the gaps are tallied and the tokens are count
 know what a figure is called.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -47,35 +46,30 @@ class StreamColumns:
 
     def part(self, start: int, stop: int) -> "StreamColumns":
         """Some rows, sharing their memory; the tallies stay whole."""
-        columns = {name: getattr(self, name)[start:stop] for name in (*_STAMPS, *_NUMBERS, "source", "finish")}
+        columns = {
+            name: getattr(self, name)[start:stop] for name in (*_STAMPS, *_NUMBERS, "source", "finish")
+        }
         return StreamColumns(**columns, finishes=self.finishes, gaps=self.gaps, tokens=self.tokens)
 
 
-def read_streams(  # noqa: PLR0913 - the columns it is laid beside
-    path: Path, phases: Mapping[str, int], phase: Small, kind: Small, seq: Small, ok: Bools
+def read_streams(
+    batches: Iterable[Any], phases: Mapping[str, int], phase: Small, kind: Small, seq: Small, ok: Bools
 ) -> StreamColumns | None:
-    """Of a run folder, beside columns of its records; None when it has no stream at all."""
-    files = sorted(path.glob("streams*.arrow"))
-    if not files:
-        return None
+    """From batches of streamfile.schema, beside columns of the records; None when there is no stream at all."""
+    found: StreamColumns | None = None
     n = seq.size
-    found = StreamColumns(
-        **{name: np.full(n, NEVER, np.int64) for name in _STAMPS},  # type: ignore[arg-type]
-        **{name: np.full(n, NEVER, np.int32) for name in _NUMBERS},  # type: ignore[arg-type]
-        source=np.zeros(n, np.int8), finish=np.full(n, NEVER, np.int16),
-    )  # fmt: skip
-    keys = _keys(phase, seq)
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    any_stream = False
-    for batch in _batches(files):
+    order, ordered = np.zeros(0, np.intp), np.zeros(0, np.int64)
+    for batch in batches:
+        if found is None:
+            found, keys = _none(n), _keys(phase, seq)
+            order = np.argsort(keys, kind="stable")
+            ordered = keys[order]
         names = batch.column("phase")
         places = np.array([phases.get(text, NEVER) for text in names.dictionary.to_pylist()] + [NEVER])
         of = places[names.indices.fill_null(len(places) - 1).to_numpy(zero_copy_only=False)]
         wanted = _keys(of, batch.column("seq").to_numpy(zero_copy_only=False))
         at = np.minimum(np.searchsorted(ordered, wanted), max(0, n - 1))
         here = np.flatnonzero(ordered[at] == wanted) if n else np.zeros(0, np.intp)
-        any_stream = any_stream or here.size > 0
         rows = order[at[here]]
         for name in (*_STAMPS, *_NUMBERS):
             values = batch.column(name).fill_null(NEVER).to_numpy(zero_copy_only=False)
@@ -83,24 +77,18 @@ def read_streams(  # noqa: PLR0913 - the columns it is laid beside
         found.source[rows] = _coded(batch.column("source"), list(SOURCES), 0)[here]
         found.finish[rows] = _coded(batch.column("finish"), found.finishes, NEVER)[here]
         _chunks(found, batch.column("chunk_ns"), here, rows, (phase, kind, ok))
-    return found if any_stream else None
+    return found
+
+
+def _none(n: int) -> StreamColumns:
+    stamps = {name: np.full(n, NEVER, np.int64) for name in _STAMPS}
+    numbers = {name: np.full(n, NEVER, np.int32) for name in _NUMBERS}
+    columns: dict[str, Any] = stamps | numbers
+    return StreamColumns(**columns, source=np.zeros(n, np.int8), finish=np.full(n, NEVER, np.int16))
 
 
 def _keys(phase: Small, seq: Small) -> Ints:
     return (phase.astype(np.int64) << 48) + seq
-
-
-def _batches(files: list[Path]) -> Iterator[Any]:
-    """All whole batches, one in memory at a time; a killed run's last one may be cut."""
-    import pyarrow as pa
-
-    for path in files:
-        try:
-            with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
-                while True:
-                    yield stream.read_next_batch()
-        except (StopIteration, OSError, pa.ArrowInvalid):
-            continue
 
 
 def _coded(column: Any, texts: list[str], otherwise: int) -> Ints:
@@ -117,7 +105,11 @@ def _coded(column: Any, texts: list[str], otherwise: int) -> Ints:
 
 
 def _chunks(
-    found: StreamColumns, column: Any, here: npt.NDArray[np.intp], rows: Ints, beside: tuple[Small, Small, Bools]
+    found: StreamColumns,
+    column: Any,
+    here: npt.NDArray[np.intp],
+    rows: Ints,
+    beside: tuple[Small, Small, Bools],
 ) -> None:
     """Tallies the gaps and the tokens of a batch's successes."""
     phase, kind, ok = beside
@@ -130,7 +122,9 @@ def _chunks(
     if total == 0:
         return
     starts = np.cumsum(sizes) - sizes
-    picked = np.arange(total) - np.repeat(starts - begin, sizes)  # the chunks of these streams, one after the other
+    picked = np.arange(total) - np.repeat(
+        starts - begin, sizes
+    )  # the chunks of these streams, one after the other
     stamps = stamps[picked]
     of = np.repeat(np.arange(rows.size), sizes)
     within = of[1:] == of[:-1]

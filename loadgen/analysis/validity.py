@@ -56,7 +56,20 @@ def doubts(
         Doubt(str(d["code"]), str(d["text"]), str(d.get("hint", "")), bool(d.get("invalidates")))
         for d in info.get("doubts", [])
     ]
-    rules = (_ended, _unknown_ends, _nothing, _lost, _few, _steadiness, _warm_up, _server, _cache, _batching, _tokens, _relay)
+    rules = (
+        _ended,
+        _unknown_ends,
+        _nothing,
+        _lost,
+        _few,
+        _steadiness,
+        _warm_up,
+        _server,
+        _cache,
+        _batching,
+        _tokens,
+        _relay,
+    )
     client = clientside.doubts(info, [(told, rows) for told, _, rows in evidence.measured])
     found = told + [doubt for rule in rules for doubt in rule(evidence)] + client
     return list(dict.fromkeys(found))
@@ -246,7 +259,11 @@ def _tokens(seen: Evidence) -> list[Doubt]:
     streaming = seen.total.get("streaming")
     if streaming is None or not streaming["n"]:
         return []
-    n, counted, unknown = streaming["n"], streaming["tokens_from"]["chunks"], streaming["tokens_from"]["unknown"]
+    n, counted, unknown = (
+        streaming["n"],
+        streaming["tokens_from"]["chunks"],
+        streaming["tokens_from"]["unknown"],
+    )
     found = []
     if counted:
         text = (

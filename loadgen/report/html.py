@@ -25,7 +25,10 @@ TITLES = {
         "Latency distribution",
         "Successes of the measured phases; service counts from sending.",
     ),
-    "first-token": ("Time to first token over time", "From due, and from sent as others count it; successes."),
+    "first-token": (
+        "Time to first token over time",
+        "From due, and from sent as others count it; successes.",
+    ),
     "tokens": (
         "First tokens, time a token and chunk gaps",
         "Successes of the measured phases. A chunk may hold several tokens, so its gap is no time a token.",

@@ -76,7 +76,12 @@ def figure(metric: str, value: float | None) -> str:
 
 def tokens_from(streaming: dict[str, Any]) -> str:
     """Who counted the tokens, of how many streams."""
-    told = {"usage": "the server's usage", "tokenizer": "a tokenizer", "chunks": "counting chunks", "unknown": "nobody"}
+    told = {
+        "usage": "the server's usage",
+        "tokenizer": "a tokenizer",
+        "chunks": "counting chunks",
+        "unknown": "nobody",
+    }
     parts = [f"{words} ({n})" for key, words in told.items() if (n := streaming["tokens_from"][key])]
     return " and ".join(parts) or "nobody"
 
@@ -84,7 +89,7 @@ def tokens_from(streaming: dict[str, Any]) -> str:
 def stream_line(streaming: dict[str, Any]) -> str:
     """What was streamed, as one sentence without its full stop."""
     out, into = streaming["tokens_out"], streaming["tokens_in"]
-    parts = [f"{amount(streaming['n'], 'stream')} of {amount(streaming['chunks'], 'chunk')}"]
+    parts = [f"{amount(streaming['n'], 'stream')} in {amount(streaming['chunks'], 'chunk')}"]
     if out["n"]:
         parts.append(f"{out['sum']} tokens out (mean {out['mean']:.3g}), counted by {tokens_from(streaming)}")
     if into["n"]:

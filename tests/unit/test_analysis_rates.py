@@ -18,7 +18,9 @@ def frame(due_s, done_s, outcome=None):
     due, done = ((np.asarray(at) * S).round().astype(np.int64) for at in (due_s, done_s))
     zero = np.zeros(due.size, dtype=np.int64)
     ends = zero if outcome is None else np.asarray(outcome, dtype=np.int64)
-    return Frame(Columns(zero, zero, due, due, done, zero, zero + 1, ends, zero, zero - 1))
+    return Frame(
+        Columns(np.arange(due.size), zero, zero, due, due, done, zero, zero + 1, ends, zero, zero - 1)
+    )
 
 
 def rate(rows, load_s, loop="open", **told):
