@@ -1,8 +1,9 @@
 """Network conditions for a run, from the side of the run: starts the relay, measures its cost, ends it.
 
 The load's connections go `via` the relay; the control plane (facts, statistics) goes straight to the server.
-What cannot be had here is refused with its reason: loss needs the kernel's netem, in a network namespace.
-It must not know how bytes are delayed.
+Loss is the kernel's work, by netem in a network namespace of the relay's own (lab.namespace), where delay and
+jitter then are made too; where there is none it is refused with the reason.  It must not know how bytes are
+delayed.
 """
 
 from __future__ import annotations
@@ -10,9 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import shutil
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -21,10 +20,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loadgen.analysis.percentiles import quantile
+from loadgen.lab.namespace import netem
 from loadgen.records import LoadgenError, NotMeasuredError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -51,8 +51,20 @@ class Relay:
         self._closing = False
         self._last: dict[str, Any] = {}
 
-    async def start(self, network: Network | None, host: str, port: int, seed: int) -> None:
-        """`network` None: no condition at all.  Raises LoadgenError when it cannot be had."""
+    async def start(
+        self,
+        network: Network | None,
+        host: str,
+        port: int,
+        seed: int,
+        discipline: Sequence[str] | None = None,
+    ) -> None:
+        """`network` None: no condition at all.  Raises LoadgenError when it cannot be had.
+
+        `discipline`: what tc makes of the relay's own namespace; by default netem when packets get lost.
+        """
+        if discipline is None and network is not None and network.loss:
+            discipline = netem(network.delay_ns, network.jitter_ns, network.loss)
         self._process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -61,9 +73,11 @@ class Relay:
             stdout=asyncio.subprocess.PIPE,
             start_new_session=True,
         )  # fmt: skip - a session of its own: the terminal's Ctrl-C is for the run, which ends it when it is done
+        ours = network if network and not discipline else None  # netem delays too, or it would lose on no way
         order = {
-            "host": host, "port": port, "seed": seed, "delay_ns": network.delay_ns if network else 0,
-            "jitter_ns": network.jitter_ns if network else 0, "bytes_per_s": network.bytes_per_s if network else None,
+            "host": host, "port": port, "seed": seed, "delay_ns": ours.delay_ns if ours else 0,
+            "jitter_ns": ours.jitter_ns if ours else 0, "bytes_per_s": network.bytes_per_s if network else None,
+            "discipline": discipline,
         }  # fmt: skip
         assert self._process.stdin is not None  # noqa: S101 - asked for
         self._process.stdin.write(json.dumps(order).encode() + b"\n")
@@ -73,7 +87,12 @@ class Relay:
             first = {"error": f"not ready within {_START_S:g} s"}
         if "port" not in first:
             await self.close()
-            raise LoadgenError(f"network: the relay did not start: {first.get('error', 'it ended at once')}")
+            why = first.get("error", "it ended at once")
+            if "loss" in first:
+                raise LoadgenError(
+                    f"network.loss: only the kernel's netem can lose packets, and {why}; leave loss out"
+                )
+            raise LoadgenError(f"network: the relay did not start: {why}")
         self.address = ("127.0.0.1", int(first["port"]))
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
@@ -120,18 +139,13 @@ async def start_relay(
 
     Raises LoadgenError when the conditions cannot be had.
     """
-    if network.loss:
-        missing = await asyncio.to_thread(netem_missing) or "loss through netem is not built yet"
-        raise LoadgenError(
-            f"network.loss: only the kernel's netem can lose packets, and {missing}; leave loss out"
-        )
-    facts = {
-        "by": "relay", "delay_ns": network.delay_ns, "jitter_ns": network.jitter_ns,
-        "bytes_per_s": network.bytes_per_s, "round_trip_ns": network.round_trip_ns,
-        "calibration": await calibrate(),
-    }  # fmt: skip
     relay = Relay(died)
     await relay.start(network, target.host, target.port, seed)
+    facts = {
+        "by": "netem" if network.loss else "relay", "delay_ns": network.delay_ns, "jitter_ns": network.jitter_ns,
+        "bytes_per_s": network.bytes_per_s, "loss": network.loss, "round_trip_ns": network.round_trip_ns,
+        "calibration": await calibrate(),
+    }  # fmt: skip
     return relay, facts
 
 
@@ -201,26 +215,3 @@ def _pings(address: tuple[str, int], greeting: bytes) -> npt.NDArray[np.int64]:
                 held += len(data)
             times.append(time.monotonic_ns() - began)
     return np.array(times[_WARM:], np.int64)
-
-
-def netem_missing() -> str | None:
-    """Why the kernel's netem cannot be used, None when it can.
-
-    Tried in a network namespace of its own, so that this machine's interfaces stay as they are.
-    """
-    for tool, package in (("unshare", "util-linux"), ("tc", "iproute2")):
-        if shutil.which(tool) is None:
-            return f"{tool} is not installed here (package {package})"
-    command = ["unshare", "--net", "tc", "qdisc", "add", "dev", "lo", "root", "netem", "loss", "1%"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_PROBE_S, check=False)
-    except (OSError, subprocess.TimeoutExpired) as why:
-        return f"it could not be tried: {why}"
-    if done.returncode == 0:
-        return None
-    words = " ".join(done.stderr.split())
-    if "unknown" in words.lower() or "no such file" in words.lower():
-        return "this kernel has no netem (module sch_netem)"
-    if "permitted" in words.lower() or "denied" in words.lower():
-        return "it is not permitted here (needs CAP_SYS_ADMIN and CAP_NET_ADMIN)"
-    return f"it does not work here: {words}"

@@ -7,6 +7,9 @@ streams (half-closes, resets) with the same delay.
 One byte stands before the server's own: whoever connects reads first whether the server let the relay in
 (0, else the errno).  It comes a round trip after the connect, as the answer to a SYN would; the kernel alone
 would have accepted at once.  What a real network has and this one has not: slow start, loss, packet sizes.
+
+An order with a `discipline` has these: there the bytes cross the loopback of a network namespace, from this
+relay to another one in the same process, and the kernel makes of them what tc was told.
 """
 
 from __future__ import annotations
@@ -33,6 +36,7 @@ from loadgen.engine.pacer import make_pacer
 from loadgen.histogram import Histogram
 from loadgen.lab.facts import raise_file_limit
 from loadgen.lab.loop import new_loop
+from loadgen.lab.namespace import Namespace, NamespaceError
 from loadgen.lab.relay_link import Agenda, Lane, Way
 
 _LOOPBACK = "127.0.0.1"
@@ -40,6 +44,7 @@ _BACKLOG = 4096
 _CONNECT_S = 5.0
 _LINGER_0 = struct.pack("ii", 1, 0)  # a close that the peer sees as a reset
 _SAMPLES = 4096
+_UNCHANGED = {"delay_ns": 0, "jitter_ns": 0, "bytes_per_s": None}
 Act = Callable[[], None]
 
 
@@ -135,8 +140,14 @@ class Relay:
     """Carries between those who connect and the server at `addresses`, under an order's conditions."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, order: dict[str, Any], addresses: list[tuple[str, int]]
+        self,
+        loop: asyncio.AbstractEventLoop,
+        order: dict[str, Any],
+        addresses: list[tuple[str, int]],
+        space: Namespace | None = None,
     ) -> None:
+        """`space`: the addresses are in there, and another relay, whose answers are passed on as they are."""
+        self._space = space
         conditions = order["delay_ns"], order["jitter_ns"], order["bytes_per_s"]
         chance = random.Random(order["seed"]).random  # noqa: S311 - no secret
         self._up, self._down = Way(*conditions, chance), Way(*conditions, chance)
@@ -171,7 +182,7 @@ class Relay:
         for address in list(self._addresses):
             try:
                 async with asyncio.timeout(_CONNECT_S):
-                    await self._loop.create_connection(lambda: server, *address)
+                    await self._open(server, address)
             except OSError as why:  # TimeoutError is one
                 failure = why.errno or errno.ETIMEDOUT
                 continue
@@ -180,13 +191,26 @@ class Relay:
         client.peer = server.peer = None
         self.send(server, 0, partial(_refuse, client, failure))
 
+    async def _open(self, server: _End, address: tuple[str, int]) -> None:
+        if self._space is None:
+            await self._loop.create_connection(lambda: server, *address)
+            return
+        sock = self._space.socket()
+        try:
+            await self._loop.sock_connect(sock, address)
+        except BaseException:
+            sock.close()
+            raise
+        await self._loop.create_connection(lambda: server, sock=sock)
+
     def welcome(self, server: _End) -> None:
         """The server took us: its answer travels before anything that it says."""
         client = server.peer
         if client is None or client.gone:
             server.reset()
         else:
-            self.send(server, 0, partial(client.write, b"\0"))
+            if self._space is None:
+                self.send(server, 0, partial(client.write, b"\0"))
             self.unclog(client)
 
     def carry(self, end: _End, data: bytes) -> None:
@@ -274,7 +298,19 @@ async def _serve() -> None:
     except OSError as why:
         _say({"error": f"{order['host']}: {why.strerror}"})
         return
-    relay = Relay(loop, order, [(str(at[0]), int(at[1])) for *_, at in found])
+    addresses, space = [(str(at[0]), int(at[1])) for *_, at in found], None
+    if order["discipline"]:
+        try:
+            space = Namespace(order["discipline"])
+        except NamespaceError as why:
+            _say({"error": str(why), "loss": True})
+            return
+        far = Relay(loop, order | _UNCHANGED, addresses)  # at the other end of the namespace's network
+        with space.inside():
+            listening = socket.create_server((_LOOPBACK, 0), backlog=_BACKLOG)
+        inner = await loop.create_server(far.client, sock=listening)
+        addresses = [inner.sockets[0].getsockname()[:2]]
+    relay = Relay(loop, order, addresses, space)
     server = await loop.create_server(relay.client, _LOOPBACK, 0, backlog=_BACKLOG)
     _say({"port": server.sockets[0].getsockname()[1]})
     gc.collect()
