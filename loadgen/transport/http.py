@@ -12,7 +12,7 @@ from typing import cast
 from loadgen.records import Outcome, Request
 from loadgen.seams import Clock, Receiver
 from loadgen.target import Target
-from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Link, direct_write, no_delay
+from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Link, Via, direct_write, no_delay
 from loadgen.transport.outcomes import http_outcome
 from loadgen.units import show_ns
 from loadgen.wire.errors import ProtocolError
@@ -226,7 +226,7 @@ class HttpTransport:
         headers: Iterable[tuple[str, str]] = (),
         connect_timeout_ns: int = CONNECT_TIMEOUT_NS,
         tls: ssl.SSLContext | None = None,
-        via: tuple[str, int] | None = None,
+        via: Via | None = None,
     ) -> None:
         self._target = target
         self._headers = tuple(headers)

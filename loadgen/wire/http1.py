@@ -47,7 +47,11 @@ def encode_request(
     path = f"{base_path}/{request.path.lstrip('/')}"
     if not path.isascii() or any(c <= " " for c in path):
         raise LoadgenError(f"path {path!r}: must be percent-encoded ASCII")
-    lines = [f"{request.method} {path} HTTP/1.1", f"Host: {authority}", f"Content-Length: {len(request.body)}"]
+    lines = [
+        f"{request.method} {path} HTTP/1.1",
+        f"Host: {authority}",
+        f"Content-Length: {len(request.body)}",
+    ]
     for name, value in (*request.headers, *headers):
         if _TOKEN.fullmatch(name) is None or name.lower() in _OURS:
             raise LoadgenError(
