@@ -22,6 +22,7 @@ import numpy as np
 from loadgen.analysis.percentiles import quantile
 from loadgen.lab.namespace import netem
 from loadgen.records import LoadgenError, NotMeasuredError
+from loadgen.transport.dial import Via
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -42,11 +43,11 @@ class RelayError(NotMeasuredError):
 
 
 class Relay:
-    """A relay process.  `address` is where to connect; `error` is set, and `died` called, when it ends unasked."""
+    """A relay process.  `via` is for transports; `error` is set, and `died` called, when it ends unasked."""
 
     def __init__(self, died: Callable[[], None] = lambda: None) -> None:
         self.error: RelayError | None = None
-        self.address = ("", 0)
+        self.via = Via("", 0)
         self._died = died
         self._closing = False
         self._last: dict[str, Any] = {}
@@ -93,7 +94,7 @@ class Relay:
                     f"network.loss: only the kernel's netem can lose packets, and {why}; leave loss out"
                 )
             raise LoadgenError(f"network: the relay did not start: {why}")
-        self.address = ("127.0.0.1", int(first["port"]))
+        self.via = Via("127.0.0.1", int(first["port"]), network.round_trip_ns if network else 0)
         self._task = asyncio.get_running_loop().create_task(self._watch())
 
     @property
@@ -160,7 +161,7 @@ async def calibrate() -> dict[str, Any]:
         await relay.start(None, "127.0.0.1", port, 0)
         try:
             straight = await asyncio.to_thread(_pings, ("127.0.0.1", port), b"")
-            through = await asyncio.to_thread(_pings, relay.address, b"\0")
+            through = await asyncio.to_thread(_pings, relay.via[:2], b"\0")
         except OSError as why:
             raise LoadgenError(f"network: the relay could not be measured: {why}") from None
         finally:

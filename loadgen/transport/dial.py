@@ -10,7 +10,7 @@ import os
 import socket
 import ssl
 from collections.abc import Callable
-from typing import Generic, TypeVar, cast
+from typing import Generic, NamedTuple, TypeVar, cast
 
 from loadgen.connect.words import reason
 from loadgen.records import LoadgenError, Outcome
@@ -22,7 +22,16 @@ CONNECT_TIMEOUT_NS = 5_000_000_000
 AT_ONCE_NS = 50_000_000  # a connection ended by the server this soon, unanswered, was never meant to serve
 _FREE = 2  # failures in a row that are put down to chance
 _FIRST_NS, _LONGEST_NS = 10_000_000, 1_000_000_000  # how long nobody dials after that: doubles up to this
+_HANDSHAKES = 4  # round trips, at most
 _RACE_NS, _LONGEST_RACE_NS = 10_000_000, 100_000_000
+
+
+class Via(NamedTuple):
+    """A relay that leads to the target (lab.relay_process), and what a round trip takes longer through it."""
+
+    host: str
+    port: int
+    round_trip_ns: int = 0
 
 
 class Link(asyncio.Protocol):
@@ -90,11 +99,12 @@ class Dialer(Generic[LinkT]):
         failed: Callable[[Outcome, str], None],
         wanting: Callable[[], None],
         alpn: str,
-        via: tuple[str, int] | None = None,
+        via: Via | None = None,
     ) -> None:
         """`wanting` is called when more attempts may be made than before: ask for those still needed.
 
-        `via`: a relay (lab.relay_process) that leads to the target.
+        `timeout_ns` has room for round trips, not for those that a relay makes longer: TCP, TLS (two) and
+        the server's greeting come on top.
         """
         self._target = target
         self._via = via
@@ -102,7 +112,7 @@ class Dialer(Generic[LinkT]):
         self._tls = (tls or ssl.create_default_context()) if target.tls else None
         if self._tls is not None:
             self._tls.set_alpn_protocols([alpn])
-        self._timeout_ns = timeout_ns
+        self._timeout_ns = timeout_ns + (_HANDSHAKES * via.round_trip_ns if via is not None else 0)
         self._make = make
         self._opened = opened
         self._failed = failed
@@ -124,8 +134,9 @@ class Dialer(Generic[LinkT]):
 
     @property
     def race_ns(self) -> int:
-        """See `race`."""
-        return race(self._quickest_ns)
+        """See `race`; a relay's network may well be to blame for more."""
+        relayed = self._via.round_trip_ns + _RACE_NS if self._via is not None else 0
+        return max(race(self._quickest_ns), relayed)
 
     def given_up(self, outcome: Outcome, words: str) -> tuple[Outcome, str]:
         """How a request ends that is given up unsent: out of time while nobody lets us in is the door's fault."""
@@ -231,7 +242,7 @@ class Dialer(Generic[LinkT]):
     async def _connect(self) -> LinkT:
         async with asyncio.timeout(self._timeout_ns / 1e9):
             if self._via is not None:
-                return await self._connect_to(*self._via)
+                return await self._connect_to(self._via.host, self._via.port)
             if self._address is not None:
                 return await self._connect_to(*self._address)
             loop = asyncio.get_running_loop()

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from loadgen.records import LoadgenError, Outcome, Request, Streamed
 from loadgen.seams import Clock, Receiver
 from loadgen.target import Target
-from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer
+from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Via
 from loadgen.transport.grpc_answer import Answer
 from loadgen.transport.grpc_connection import Connection
 from loadgen.transport.outcomes import grpc_outcome
@@ -55,7 +55,7 @@ class GrpcTransport:
         headers: Iterable[tuple[str, str]] = (),
         connect_timeout_ns: int = CONNECT_TIMEOUT_NS,
         tls: ssl.SSLContext | None = None,
-        via: tuple[str, int] | None = None,
+        via: Via | None = None,
     ) -> None:
         self._target = target
         self._headers = tuple(headers)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from loadgen.records import Outcome, Request, Streamed
 from loadgen.seams import Clock, Receiver
 from loadgen.target import Target
-from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer
+from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Via
 from loadgen.transport.http_connection import AT_ONCE, NEW, Connection, PreparedHttp
 from loadgen.units import show_ns
 from loadgen.wire.http1 import Heads, encode_request
@@ -38,7 +38,7 @@ class HttpTransport:
         headers: Iterable[tuple[str, str]] = (),
         connect_timeout_ns: int = CONNECT_TIMEOUT_NS,
         tls: ssl.SSLContext | None = None,
-        via: tuple[str, int] | None = None,
+        via: Via | None = None,
     ) -> None:
         self._target = target
         self._headers = tuple(headers)
