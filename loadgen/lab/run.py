@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from loadgen.records import Plan
     from loadgen.target import Target
     from loadgen.traffic.profile import TrafficProfile
+    from loadgen.transport.dial import Via
 
 _FILES_OF_OURS = 64  # besides connections
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
@@ -182,8 +183,8 @@ class _Run:
             await control.close()
 
     @property
-    def _via(self) -> tuple[str, int] | None:
-        return None if self.relay is None else self.relay.address
+    def _via(self) -> Via | None:
+        return None if self.relay is None else self.relay.via
 
     def _relay_died(self) -> None:
         """What is sent from now on would meet another network: nothing is."""
@@ -198,7 +199,8 @@ class _Run:
             "seed": self.plan.seed, "plan_file": order.plan_file and str(order.plan_file), "target": order.target.url, "command": order.command,
             "profile": {"name": profile.name, "text": profile.text, "sha256": profile.sha256},
             "kinds": [{"name": k.name, "model": k.model, "version": k.version, "batch": k.batch,
-                       "weight": k.weight, "timeout_ns": k.timeout_ns} for k in profile.kinds.values()],
+                       "weight": k.weight, "timeout_ns": k.timeout_ns,
+                       "stream": k.stream or k.text is not None} for k in profile.kinds.values()],
             "cap": {"in_flight": cap and cap.in_flight, "when_full": cap.when_full if cap else "wait"},
             "objectives": [o.text for o in profile.objectives],
             "phases": [{"name": p.name, "loop": p.loop, "measured": p.measured, "duration_ns": p.duration_ns,

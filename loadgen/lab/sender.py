@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from loadgen.seams import Pacer, Transport
     from loadgen.target import Target
     from loadgen.traffic.profile import TrafficProfile
+    from loadgen.transport.dial import Via
     from loadgen.triton.shared_memory import SharedMemory
 
 FLUSH_S = 0.5  # a kill loses at most this much of the records
@@ -58,7 +59,7 @@ class Share:
     workers: int = 1
     realtime: bool = False
     cores: tuple[int, ...] = ()
-    via: tuple[str, int] | None = None  # the relay that makes the network's conditions
+    via: Via | None = None  # the relay that makes the network's conditions
 
     @property
     def cap(self) -> Cap:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from loadgen.seams import Transport
     from loadgen.target import Target
     from loadgen.traffic.profile import TrafficProfile
+    from loadgen.transport.dial import Via
     from loadgen.triton.control import Control
     from loadgen.triton.shared_memory import SharedMemory
 
@@ -127,7 +128,7 @@ def make_transport(
     target: Target,
     name: str = "wire",
     options: ConnectOptions | None = None,
-    via: tuple[str, int] | None = None,
+    via: Via | None = None,
 ) -> Transport[Any]:
     """The transport "wire" is ours; "reference" is the official gRPC client and aiohttp, to compare with.
 

@@ -26,6 +26,7 @@ from loadgen.records import LoadgenError, NotMeasuredError
 from loadgen.runfile import RecordWriter, records_name
 from loadgen.target import parse_target
 from loadgen.traffic.profile import parse_profile
+from loadgen.transport.dial import Via
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -189,7 +190,7 @@ async def _begin(order: dict[str, Any]) -> LocalSender | None:
             origin_ns=order["origin_ns"], worker=order["worker"], workers=order["workers"],
             realtime=order["realtime"], cores=tuple(order["cores"]), include_usage=order["include_usage"],
             plan_file=Path(order["plan_file"]) if order["plan_file"] else None,
-            via=tuple(order["via"]) if order["via"] else None,
+            via=order["via"] and Via(*order["via"]),
         )  # fmt: skip
         plan = planned(profile, share.seed, share.plan_file)
         path = Path(order["folder"]) / records_name(share.worker)

@@ -80,6 +80,9 @@ objectives:                        # optional; `loadgen check` judges them
   - "failure rate < 1%"            # failure rate | rejection rate
   - "requests/s > 50"              # requests/s | items/s
   - "mean batch > 2"               # what the server made of it
+  - "ttft p95 < 500ms"             # of streams: ttft | first content (each also: from sent) | tpot | chunk gap
+  - "output tokens/s > 100"        # output tokens/s | input tokens/s | good requests/s | good tokens/s
+  - "goodput > 95%"                # requests that meet every bound above on a time of one request
   - "short: service p95 <= 80ms"   # one kind only
 ```
 
