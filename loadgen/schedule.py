@@ -161,7 +161,7 @@ def _phase(phase: Phase, index: int, seed: int, profile: TrafficProfile) -> Phas
     length, output = _lengths(kinds, kind, seed, index)
     if rows is not None:
         length = _told(rows.length, length, n)
-        asks = np.array([k.text is not None or k.http is not None for k in kinds])[kind]
+        asks = np.array([not k.is_kserve for k in kinds])[kind]
         output = np.where(asks, _told(rows.output, output, n), -1).astype(np.int32)
     return PhasePlan(
         name=phase.name,
@@ -219,14 +219,15 @@ def _kinds(kinds: Sequence[Kind], n: int, rng: np.random.Generator) -> npt.NDArr
 def _lengths(
     kinds: Sequence[Kind], kind: npt.NDArray[np.int16], seed: int, index: int
 ) -> tuple[npt.NDArray[np.int32] | None, npt.NDArray[np.int32] | None]:
-    """Tokens in and out of each arrival, from its kind's laws; None where no kind has any.
+    """Tokens in and out of each arrival, from its kind's laws; None where no kind has any.  Tensors have no
+    tokens out, whatever the profile says of them.
 
     Each kind and direction has its own stream: a new law of one kind leaves the others as they were.
     """
     length = output = None
     if any(k.length or k.lengths for k in kinds):
         length = np.full(len(kind), -1, np.int32)
-    if any(k.output or k.lengths for k in kinds):
+    if any((k.output or k.lengths) and not k.is_kserve for k in kinds):
         output = np.full(len(kind), -1, np.int32)
     for at, told in enumerate(kinds):
         mine = np.flatnonzero(kind == at) if len(kinds) > 1 else slice(None)
@@ -235,10 +236,11 @@ def _lengths(
             weights = np.array([pair.weight for pair in told.lengths])
             which = _stream(seed, index, _LENGTH, at).choice(len(weights), n, p=weights / weights.sum())
             length[mine] = np.array([pair.in_ for pair in told.lengths], np.int32)[which]  # type: ignore[index]
-            output[mine] = np.array([pair.out for pair in told.lengths], np.int32)[which]  # type: ignore[index]
+            if output is not None and not told.is_kserve:
+                output[mine] = np.array([pair.out for pair in told.lengths], np.int32)[which]
             continue
         for law, column, way in ((told.length, length, 0), (told.output, output, 1)):
-            if law is not None and column is not None:
+            if law is not None and column is not None and not (way and told.is_kserve):
                 column[mine] = draw_lengths(law.law, _stream(seed, index, _LENGTH, at, way), n)
     return length, output
 

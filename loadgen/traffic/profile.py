@@ -226,11 +226,6 @@ class Kind(Part):
         if self.http is None and not self.model:
             raise FaultsError((("model",), "is missing; write e.g. model: minilm"))
         if not given:
-            for key in ("output", "lengths"):
-                if key in self.model_fields_set:
-                    raise FaultsError(
-                        ((key,), f"goes with {', '.join(_DIALECTS)}; tensors have a length only")
-                    )
             return self
         names = {info.alias or name: name for name, info in type(self).model_fields.items()}
         for key in (*_OF_TENSORS, *(("model", "version") if self.http else ())):
@@ -312,10 +307,11 @@ class TrafficProfile(Part):
         for index, phase in enumerate(self.phases):
             for name in () if phase.trace is None else phase.trace.kind_names:
                 if name not in self.kinds:
+                    key = "kind" if phase.trace is not None and phase.trace.kind else "kinds"
                     said = (
                         f"there is no kind {name!r}{near(name, self.kinds)}; allowed: {', '.join(self.kinds)}"
                     )
-                    yield ("phases", index, "trace"), said
+                    yield ("phases", index, "trace", key), said
 
     def _phase_faults(self) -> Iterator[Fault]:
         seen: dict[str, int] = {}

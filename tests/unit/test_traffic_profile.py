@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from loadgen.traffic import http_request, inputs, lengths, phases, shared_memory
+from loadgen.traffic import chat, http_request, inputs, lengths, network, phases, shared_memory, trace
 from loadgen.traffic import profile as module
 from loadgen.traffic.profile import ProfileError, load_profile, parse_profile
 
+DIALECTS = (http_request, shared_memory)
 REFERENCE = module.__doc__.split("```yaml")[1].split("```")[0]
 SAMPLE = (
     Path(__file__).parents[1] / "fixtures/profile-1.yaml"
@@ -42,11 +43,10 @@ def changed(old, new, text=SAMPLE):
 def test_the_reference_is_itself_a_profile():
     profile = parse_profile(REFERENCE, "r.yaml")
     short, other = profile.kinds["short"], profile.kinds["other"]
-    assert other.output.law == 64
-    assert [(p.in_, p.out, p.weight) for p in profile.kinds["pairs"].lengths] == [
-        (1000, 20, 3.0),
-        (50, 400, 1.0),
-    ]
+    talk = profile.kinds["talk"]
+    assert (talk.output.law, talk.chat.turns, talk.chat.think_ns) == (64, 3, 2 * 10**9)
+    pairs = profile.kinds["summary"].lengths
+    assert [(p.in_, p.out, p.weight) for p in pairs] == [(1000, 20, 3.0), (50, 400, 1.0)]
     assert (short.cancel.share, short.cancel.after_ns) == (0.1, 500 * 10**6)
     assert (short.name, short.model, short.version, short.weight, short.batch) == (
         "short",
@@ -58,7 +58,9 @@ def test_the_reference_is_itself_a_profile():
     assert (short.timeout_ns, other.timeout_ns) == (5 * 10**9, 60 * 10**9)
     assert [(bar.low, bar.high, bar.weight) for bar in other.length.law] == [(1, 16, 5.0), (32, 32, 2.0)]
     assert (profile.cap.in_flight, profile.cap.when_full) == (256, "wait")
-    warm, ramp, bursty, users = profile.phases
+    warm, ramp, bursty, users, replay = profile.phases
+    assert (replay.trace.speed, replay.trace.kind, replay.trace.clamp.input) == (10, "talk", 4000)
+    assert (profile.network.delay_ns, profile.network.bytes_per_s) == (20 * 10**6, 10 * 2**20)
     assert (warm.warmup, warm.closed.users, warm.closed.requests, warm.closed.think_ns) == (
         True,
         8,
@@ -74,6 +76,9 @@ def test_the_reference_is_itself_a_profile():
         "failure rate",
         "requests/s",
         "mean batch",
+        "ttft",
+        "output tokens/s",
+        "goodput",
         "service",
     ]
     assert (profile.seed, profile.target) == (7, "grpc://127.0.0.1:8001")
@@ -83,12 +88,14 @@ def test_the_reference_names_every_key():
     words = set(re.findall(r"[a-z_]+(?=:)|wait|drop|uniform|poisson", REFERENCE))
     for room in (module, phases, lengths, inputs):
         for part in vars(room).values():
-            own = getattr(part, "__module__", "") not in (http_request.__name__, shared_memory.__name__)
+            own = getattr(part, "__module__", "") not in [
+                room.__name__ for room in (*DIALECTS, chat, trace, network)
+            ]
             if own and isinstance(part, type) and issubclass(part, BaseModel):
                 assert {field.alias or name for name, field in part.model_fields.items()} <= words, part
 
 
-@pytest.mark.parametrize("room", [http_request, shared_memory])
+@pytest.mark.parametrize("room", DIALECTS)
 def test_a_dialects_reference_names_every_key_and_is_one(room):
     text = re.search(r"```yaml\n(.*?)```", room.__doc__, re.DOTALL)[1]
     words = set(re.findall(r"[a-z_]+(?=:)", text))
@@ -174,7 +181,7 @@ def test_json_is_a_profile_too():
 
 # What is refused: the change, and what the (first) line must be.
 WRONG = [
-    ("seed: 7", "sede: 7", "3: sede: unknown key (did you mean 'seed'?); allowed: name, seed, target, kinds, cap, phases, objectives"),
+    ("seed: 7", "sede: 7", "3: sede: unknown key (did you mean 'seed'?); allowed: name, seed, target, kinds, cap, network, phases, objectives"),
     ("seed: 7", "seed: true", "3: seed: true is not a whole number"),
     ("seed: 7", "seed: 7.5", "3: seed: 7.5 is not a whole number"),
     ("seed: 7", 'seed: "7"', "3: seed: '7' is not a whole number; write 7 without quotes"),
@@ -215,14 +222,14 @@ WRONG = [
     ("rate: [{duration: 20s, at: 50/s}]", "rate: [{duration: 20s, at: 0/s}]", "39: phases[2].open.rate: only 0 requests would be expected in the whole phase; allowed: 1 or more"),
     ("rate: [{duration: 20s, at: 50/s}]", "rate: []", "39: phases[2].open.rate: is empty; allowed: at least 1"),
     ("duration: 20s}\n", "}\n", "41: phases[3].closed: would never end; give it a duration, a number of requests, or both"),
-    ("closed: {users: 16, duration: 20s}", "warmup: false", "40: phases[3]: needs exactly one of open, closed; given: none"),
-    ("closed: {users: 16, duration: 20s}", "closed: {users: 16, duration: 20s}\n    open: {rate: [{duration: 1s, at: 1/s}]}", "40: phases[3]: needs exactly one of open, closed; given: open and closed"),
+    ("closed: {users: 16, duration: 20s}", "warmup: false", "40: phases[3]: needs exactly one of open, closed, trace; given: none"),
+    ("closed: {users: 16, duration: 20s}", "closed: {users: 16, duration: 20s}\n    open: {rate: [{duration: 1s, at: 1/s}]}", "40: phases[3]: needs exactly one of open, closed, trace; given: open and closed"),
     ("name: users", "name: ramp", "40: phases[3].name: 'ramp' is the name of phases[1] too; give it its own"),
     ("- name: users", "- name: users\n    warmup: true", "41: phases[3].warmup: a warm-up after phases[1]; put warm-ups first"),
     ("at: 100/s", "at: 100000000/s", "28: phases: 3,000,002,714 requests are planned; allowed: 50,000,000; lower a rate or a time"),
     ("short: service", "shrt: service", "47: objectives[4]: there is no kind 'shrt' (did you mean 'short'?); allowed: short, other"),
     ("latency p99 < 250ms", "latency p99 < 250", "43: objectives[0]: objective 'latency p99 < 250': '250' is not a duration: write a number and one of ns, us, ms, s, m, h, e.g. \"250ms\""),
-    ("grpc://127.0.0.1:8001", "gprc://h", "4: target: target 'gprc://h': unknown scheme 'gprc'; allowed: http://host:8000, https://…, grpc://host:8001 or grpcs://…"),
+    ("grpc://127.0.0.1:8001", "gprc://h", "4: target: target 'gprc://h': unknown scheme 'gprc'; allowed: http://host:8000, https://…, grpc://host:8001, grpcs://… or openai+http://host:8000/v1"),
     ("  short:\n", "  sh:ort:\n", "6: kinds.sh:ort: the kind's name 'sh:ort' may hold letters, digits, '_', '-' and '.' only"),
 ]  # fmt: skip
 
@@ -247,7 +254,7 @@ def test_every_fault_has_its_line():
     [
         ("", "p.yaml: empty; a profile needs kinds and phases (see `loadgen profile keys`)"),
         ("# nothing\n", "p.yaml: empty; a profile needs kinds and phases (see `loadgen profile keys`)"),
-        ("- a\n- b\n", "p.yaml: ['a', 'b'] where keys are needed: name, seed, target, kinds, cap, phases, objectives"),
+        ("- a\n- b\n", "p.yaml: ['a', 'b'] where keys are needed: name, seed, target, kinds, cap, network, phases, objectives"),
         ("name: a\nseed: 1\nname: b\n", "p.yaml:3: the key 'name' is given twice (also on line 1); keep one"),
         ("a: [1\nb: 2\n", "p.yaml:2: not YAML: expected ',' or ']', but got ':'"),
         ("a: !!python/object/apply:os.system ['true']\n", "p.yaml:1: not YAML: could not determine a constructor for the tag 'tag:yaml.org,2002:python/object/apply:os.system'"),
