@@ -162,9 +162,6 @@ class TextKind:
     def __init__(
         self, kind: Kind, part: Chat | Completion | Generate, folder: Path, *, include_usage: bool
     ) -> None:
-        has_length = kind.length is not None or kind.lengths is not None
-        if part.prompts is not None and has_length and (fault := part.length_fault(has_length=True)):
-            raise LoadgenError(f"kind {kind.name!r}: {fault}")
         self._kind, self._part, self._folder, self._include_usage = kind, part, folder, include_usage
 
     @property

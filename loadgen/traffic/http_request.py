@@ -305,8 +305,16 @@ class HttpRequest(Part):
         shapes += [blob.tensor.shape for blob in blobs if blob and blob.tensor]
         return bool({"text", "length"} & self.used) or any("length" in shape for shape in shapes if shape)
 
-    def length_faults(self, *, length: bool, output: bool) -> Iterator[tuple[tuple[str | int, ...], str]]:
-        """What does not go together with the kind's having, or not having, lengths in and out."""
+    def length_faults(
+        self, *, length: bool, output: bool, traced: bool = False
+    ) -> Iterator[tuple[tuple[str | int, ...], str]]:
+        """What does not go together with the kind's having, or not having, lengths in and out of its own;
+        `traced`: a trace may give them.
+        """
+        length, output = (
+            length or (traced and self.takes_length),
+            output or (traced and "output" in self.used),
+        )
         if self.takes_length != length:
             said = "nothing of the request takes a length; use {text}, {length} or a shape with length, or take length out"
             yield (

@@ -233,11 +233,18 @@ class Kind(Part):
                 raise FaultsError(((key,), f"does not go with {given[0]}; take one of them out"))
         if self.batch > 1 and self.text is not None:
             raise FaultsError((("batch",), f"does not go with {given[0]}, which has one text a request"))
-        length = self.length is not None or self.lengths is not None
-        output = self.output is not None or self.lengths is not None
-        if self.http is not None and (faults := [*self.http.length_faults(length=length, output=output)]):
-            raise FaultsError(*faults)
         return self
+
+    def length_faults(self, *, traced: bool) -> Iterator[Fault]:
+        """What is wrong with the lengths it has; `traced`: a trace gives some."""
+        own = self.length is not None or self.lengths is not None
+        output = self.output is not None or self.lengths is not None
+        if self.http is not None:
+            yield from self.http.length_faults(length=own, output=output, traced=traced)
+        elif self.text is not None:
+            has_length = own or (traced and self.text.prompts is None)
+            if (said := self.text.length_fault(has_length=has_length)) is not None:
+                yield ("length",), said
 
     @model_validator(mode="after")
     def _one_source_of_lengths(self) -> Self:
@@ -304,6 +311,10 @@ class TrafficProfile(Part):
             if objective.kind is not None and objective.kind not in self.kinds:
                 close, known = near(objective.kind, self.kinds), ", ".join(self.kinds)
                 yield ("objectives", index), f"there is no kind {objective.kind!r}{close}; allowed: {known}"
+        traced = any(phase.trace is not None for phase in self.phases)
+        for name, kind in self.kinds.items():
+            for where, said in kind.length_faults(traced=traced):
+                yield ("kinds", name, *where), said
         for index, phase in enumerate(self.phases):
             for name in () if phase.trace is None else phase.trace.kind_names:
                 if name not in self.kinds:

@@ -137,6 +137,11 @@ def fit(
 
 def _check_names(kind: Kind, facts: ModelFacts, where: str) -> None:
     known = [spec.name for spec in facts.inputs]
+    if not known:
+        raise FitError(
+            f"{where}: the server tells no inputs of it; declare them there, or write the whole request: "
+            "http: {path: /v2/models/…/infer, json: {…}}"
+        )
     for name in kind.inputs:
         if name not in known:
             raise FitError(f"{where}: no input {name!r}{near(name, known)}; allowed: {', '.join(known)}")

@@ -68,10 +68,9 @@ def seen(target):
 
 
 def shipped(name, phases):
-    """A profile that ships with loadgen, with phases that fit a test."""
+    """A profile that ships with loadgen, with phases that fit a test and no objectives: its runs are short."""
     text = (PROFILES / name).read_text()
-    start, end = text.index("\nphases:"), text.index("\nobjectives:")
-    return f"{text[:start]}\nphases:\n{phases}{text[end:]}"
+    return f"{text[: text.index('phases:')]}phases:\n{phases}"
 
 
 PHASES = """
@@ -88,9 +87,8 @@ def test_the_fastapi_profile_against_fastapi(fastapi, run):
     assert answer.code == 0, answer
     summary = answer.json
     assert summary["valid"]
-    assert {d["code"] for d in summary["doubts"]} <= {
-        "few_samples"
-    }  # nothing is said of statistics that none has
+    # nothing is said of statistics: such a server has none
+    assert "no_server_statistics" not in {doubt["code"] for doubt in summary["doubts"]}
     total = summary["total"]["counts"]
     assert (total["failed"], total["rejected"]) == (0, 0)
     assert total["ok"] == total["sent"] == records(out).num_rows - 8
@@ -103,7 +101,7 @@ def test_the_fastapi_profile_against_fastapi(fastapi, run):
     assert info["first_request_ns"]["classify"] > 0
     lengths = set(records(out)["length"].to_pylist())
     assert len(lengths) > 10
-    assert after["words"] >= lengths  # the server counted the words of each text itself
+    assert set(after["words"]) >= lengths  # the server counted the words of each text itself
     assert not (out / "server.jsonl").exists() or not (out / "server.jsonl").read_text()
 
 
@@ -111,7 +109,7 @@ FAULTY = """
 name: faulty
 kinds:
   good: {http: {path: /predict, json: {text: "a b", top_k: 1}, success: {json: {path: $.score, min: 0}}}}
-  wrong: {http: {path: /error-in-200/{id}, json: {}, success: {json: {path: $.score, exists: true}}}}
+  wrong: {http: {path: "/error-in-200/{id}", json: {}, success: {json: {path: $.score, exists: true}}}}
   busy: {http: {path: "/status/503", json: {}}}
   bad: {http: {path: "/status/422", json: {}}}
   teapot: {http: {method: GET, path: "/status/418", success: {status: [418]}}}
@@ -192,7 +190,7 @@ phases:
 
 def test_the_litserve_profile_against_litserve(litserve, run):
     phases = """
-  - {name: warm-up, warmup: true, closed: {users: 8, requests: 64}}
+  - {name: warm-up, warmup: true, closed: {users: 16, requests: 64}}
   - {name: one user, closed: {users: 1, requests: 50}}
   - {name: 16 users, closed: {users: 16, requests: 300}}
 """
@@ -201,7 +199,7 @@ def test_the_litserve_profile_against_litserve(litserve, run):
     phases = {phase["name"]: phase for phase in answer.json["phases"]}
     assert [phases[name]["counts"]["ok"] for name in ("warm-up", "one user", "16 users")] == [64, 50, 300]
     assert phases["16 users"]["counts"]["failed"] == 0
-    one, many = (phases[name]["requests_per_s"] for name in ("one user", "16 users"))
+    one, many = (phases[name]["achieved_per_s"] for name in ("one user", "16 users"))
     assert many > 2 * one  # the server collects batches, and each takes it 10 ms
     info = json.loads((out / "run.json").read_text())
     assert info["server"]["requests"]["rows"]["ready"] == "GET /health: 200"

@@ -88,11 +88,38 @@ def test_a_run_on_a_server_that_is_not_triton(target, measure, version):
     assert rows == {("short", 1, False), ("long", 2, True)}  # a batch of 2 without being told of a batch axis
 
 
+def test_a_model_that_declares_no_inputs_is_asked_with_a_request_written_by_hand(
+    mlserver, target, measure, tmp_path
+):
+    """MLServer's default: metadata without tensors."""
+    answer, _ = measure(target, model="mute")
+    assert (answer.code, len(answer.error_lines)) == (2, 1)
+    assert "kind 'short', model 'mute': the server tells no inputs of it" in answer.err
+    path = tmp_path / "written.yaml"
+    path.write_text("""
+name: written
+kinds:
+  k:
+    http:
+      path: /v2/models/mute/infer
+      json: {inputs: [{name: x, shape: [1, 3], datatype: FP32, data: "{row}"}]}
+      values: {row: {uniform: {min: 0, max: 1}, shape: [3]}}
+      success: {json: {path: "$.outputs[0].shape", equals: [1, 3]}}
+      ready: {path: /v2/models/mute/ready}
+phases:
+  - {name: warm-up, warmup: true, closed: {users: 2, requests: 8}}
+  - {name: load, closed: {users: 2, requests: 100}}
+""")
+    answer = loadgen("run", path, "--target", mlserver.http, "--out", tmp_path / "written", "--json", "-q")
+    assert answer.code == 0, answer
+    assert answer.json["total"]["counts"]["ok"] == 100
+
+
 def test_what_the_server_lacks_is_said_in_its_terms(mlserver, target, measure):
     answer, _ = measure(target, model="nobody")
     assert (answer.code, len(answer.error_lines)) == (2, 1)
     assert "no model 'nobody'" in answer.err
-    assert "it has: echo" in answer.err
+    assert "it has: echo, mute" in answer.err
     answer, _ = measure(target, version="7")
     assert "model 'echo' has no version '7'" in answer.err
     assert "loaded: 1" in answer.err

@@ -49,7 +49,8 @@ def test_rate_burstiness_and_lengths_come_back():
     assert loop.arrivals.burstiness == pytest.approx(4, rel=0.25)
     assert loop.rate[0].at_per_s == pytest.approx(10, rel=0.25)
     assert loop.rate[-1].at_per_s == pytest.approx(80, rel=0.25)
-    planned = plan(profile).phases[0]
+    talks = parse_profile(text.replace('model: "m"\n', 'model: "m"\n    chat: {}\n'), "fit.yaml")
+    planned = plan(talks).phases[0]  # tensors have no tokens out
     for column, seen in ((planned.length, length), (planned.output, output)):
         quantiles = [0.1, 0.5, 0.9]
         assert np.quantile(column, quantiles) == pytest.approx(np.quantile(seen, quantiles), rel=0.12)
