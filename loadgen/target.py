@@ -1,4 +1,4 @@
-"""Where the load goes: one syntax everywhere, `http://host:8000/base` or `grpc://host:8001`.
+"""Where the load goes: one syntax everywhere, `http://host:8000/base`, `grpc://host:8001`, `openai+http://host:8000/v1`.
 
 Text in, a frozen Target out.  It must not know connections, and it resolves no names.
 """
@@ -10,10 +10,13 @@ from urllib.parse import quote, urlsplit
 from loadgen.records import LoadgenError
 
 _SCHEMES = {"http": ("http", False, 8000), "https": ("http", True, 8000),
-            "grpc": ("grpc", False, 8001), "grpcs": ("grpc", True, 8001)}  # fmt: skip
+            "grpc": ("grpc", False, 8001), "grpcs": ("grpc", True, 8001),
+            "openai+http": ("http", False, 8000), "openai+https": ("http", True, 443)}  # fmt: skip
+_OPENAI = "openai+"
+_BASES = {"kserve": "", "openai": "/v1"}  # of an address without a path
 _PATH_SAFE = "/%:@!$&'()*+,;=~-._"  # what is escaped already, or may stand as it is
 _HOST_CHARS = 253  # RFC 1035, as text
-_ALLOWED = "http://host:8000, https://…, grpc://host:8001 or grpcs://…"
+_ALLOWED = "http://host:8000, https://…, grpc://host:8001, grpcs://… or openai+http://host:8000/v1"
 
 
 class TargetError(LoadgenError):
@@ -22,18 +25,24 @@ class TargetError(LoadgenError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """`protocol` is "http" or "grpc"; `base_path` is "" or "/x/y" without a trailing slash."""
+    """`protocol` is "http" or "grpc"; `dialect` "kserve", or "openai" over HTTP.
+
+    `base_path` is "" or "/x/y" without a trailing slash.
+    """
 
     protocol: str
     host: str
     port: int
     tls: bool = False
     base_path: str = ""
+    dialect: str = "kserve"
 
     @property
     def url(self) -> str:
         """The normal form, which `parse_target` reads back to an equal Target."""
         scheme = self.protocol + ("s" if self.tls else "")
+        if self.dialect == "openai":
+            return f"{_OPENAI}{scheme}://{self.authority}{self.base_path or '/'}"
         return f"{scheme}://{self.authority}{self.base_path}"
 
     @property
@@ -44,7 +53,7 @@ class Target:
 
 
 def parse_target(text: str, *, protocol: str | None = None) -> Target:
-    """Reads a target.  A bare `host:port` is http, unless `protocol` says "grpc".
+    """Reads a target.  A bare `host:port` is http, unless `protocol` says "grpc"; `openai+http://host` means its /v1.
 
     Raises TargetError: unknown scheme, a scheme at odds with `protocol`, no host or one that no name server
     can know, a bad port, a path with gRPC, credentials in the URL (they would end up in files).
@@ -77,7 +86,9 @@ def parse_target(text: str, *, protocol: str | None = None) -> Target:
         raise TargetError(f"target {text!r}: '?' and '#' have no place here; allowed: {_ALLOWED}")
     if base and kind == "grpc":
         raise TargetError(f"target {text!r}: gRPC has no base path; write {parts.scheme}://{parts.netloc}")
-    return Target(kind, _host(text, parts.hostname), port or default_port, tls, base)
+    dialect = "openai" if parts.scheme.startswith(_OPENAI) else "kserve"
+    base = base if parts.path else _BASES[dialect]
+    return Target(kind, _host(text, parts.hostname), port or default_port, tls, base, dialect)
 
 
 def _host(text: str, name: str) -> str:

@@ -9,7 +9,7 @@ import binascii
 import re
 import ssl
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from loadgen.records import LoadgenError
@@ -65,7 +65,7 @@ class ConnectOptions:
             return
         given = [name for name in ("cacert", "cert", "key", "insecure") if getattr(self, name)]
         if given:
-            secure = Target(target.protocol, target.host, target.port, True, target.base_path).url
+            secure = replace(target, tls=True).url
             names = " and ".join(f"--{name}" for name in given)
             raise LoadgenError(f"{names}: {target.url} is not TLS; write {secure}, or leave that out")
 

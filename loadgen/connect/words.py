@@ -6,6 +6,7 @@ It must not know how anything is sent.
 import errno
 import socket
 import ssl
+from dataclasses import replace
 
 from loadgen.records import Outcome
 from loadgen.target import Target
@@ -28,7 +29,7 @@ _OUR_CERT = ("BAD_CERTIFICATE", "UNSUPPORTED_CERTIFICATE", "CERTIFICATE_REVOKED"
 
 def other_scheme(target: Target) -> str:
     """The same address with TLS, or without it."""
-    return Target(target.protocol, target.host, target.port, not target.tls, target.base_path).url
+    return replace(target, tls=not target.tls).url
 
 
 def reason(  # noqa: PLR0911 - one return a cause

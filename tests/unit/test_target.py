@@ -23,6 +23,12 @@ from loadgen.target import Target, TargetError, parse_target
         ("http://bücher.example:1", Target("http", "xn--bcher-kva.example", 1)),
         ("http://h/模", Target("http", "h", 8000, base_path="/%E6%A8%A1")),
         ("http://h/a%20b", Target("http", "h", 8000, base_path="/a%20b")),
+        ("openai+http://h:8000/v1", Target("http", "h", 8000, base_path="/v1", dialect="openai")),
+        ("openai+http://h:8000/v1/", Target("http", "h", 8000, base_path="/v1", dialect="openai")),
+        ("openai+http://h:8000", Target("http", "h", 8000, base_path="/v1", dialect="openai")),
+        ("openai+http://h:8000/", Target("http", "h", 8000, dialect="openai")),
+        ("OpenAI+HTTP://[::1]/x/v2", Target("http", "::1", 8000, base_path="/x/v2", dialect="openai")),
+        ("openai+https://h", Target("http", "h", 443, tls=True, base_path="/v1", dialect="openai")),
     ],
 )
 def test_every_form_becomes_one(text, target):
@@ -43,6 +49,8 @@ def test_ipv6_stands_in_brackets():
     ("text", "says"),
     [
         ("ftp://h", "unknown scheme 'ftp'"),
+        ("openai+grpc://h", "unknown scheme 'openai+grpc'"),
+        ("openai+http://", "no host"),
         ("http://", "no host"),
         ("", "no host"),
         ("http://h:0", "no port"),
@@ -73,6 +81,11 @@ def test_refused_in_one_line(text, says):
 def test_a_scheme_at_odds_with_the_protocol_is_refused_in_words():
     with pytest.raises(TargetError, match="the scheme 'http' is not grpc; write grpc://h:8001"):
         parse_target("http://h:8001", protocol="grpc")
+
+
+def test_an_openai_server_is_no_grpc_target():
+    with pytest.raises(TargetError, match=r"the scheme 'openai\+http' is not grpc; write grpc://h:8001"):
+        parse_target("openai+http://h:8001", protocol="grpc")
 
 
 def test_a_password_is_not_repeated():
