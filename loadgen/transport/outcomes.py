@@ -1,23 +1,13 @@
-"""What a server's status is called in the closed list of outcomes.  It must not know connections."""
+"""What the end of a gRPC stream is called in the closed list of outcomes.  It must not know connections."""
 
 from loadgen.records import Outcome
 from loadgen.wire.hpack_lite import Trailers
+from loadgen.wire.statuses import http_outcome
 
 _NAMES = ("OK", "CANCELLED", "UNKNOWN", "INVALID_ARGUMENT", "DEADLINE_EXCEEDED", "NOT_FOUND", "ALREADY_EXISTS",
           "PERMISSION_DENIED", "RESOURCE_EXHAUSTED", "FAILED_PRECONDITION", "ABORTED", "OUT_OF_RANGE", "UNIMPLEMENTED",
           "INTERNAL", "UNAVAILABLE", "DATA_LOSS", "UNAUTHENTICATED")  # fmt: skip
 _OUTCOMES = {0: Outcome.OK, 4: Outcome.TIMEOUT, 8: Outcome.REJECTED, 14: Outcome.REJECTED}
-
-
-def http_outcome(status: int) -> Outcome:
-    """The closed list's word for an HTTP status."""
-    if status in (429, 503):
-        return Outcome.REJECTED
-    if status >= 500:  # noqa: PLR2004 - server errors
-        return Outcome.HTTP_5XX
-    if status >= 400:  # noqa: PLR2004 - client errors
-        return Outcome.HTTP_4XX
-    return Outcome.OK if status < 300 else Outcome.PROTOCOL  # noqa: PLR2004 - redirects are not followed
 
 
 def grpc_outcome(end: Trailers, *, got_data: bool) -> tuple[Outcome, int, str | None]:

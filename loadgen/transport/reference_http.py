@@ -8,10 +8,10 @@ from loadgen.connect.words import reason
 from loadgen.records import Outcome, Request
 from loadgen.seams import Clock
 from loadgen.target import Target
-from loadgen.transport.outcomes import http_outcome
 from loadgen.transport.reference_parts import Ended, Flight, PreparedReference
 from loadgen.wire.errors import one_line
 from loadgen.wire.http1 import HEAD_LIMIT, encode_request, failure_words
+from loadgen.wire.statuses import http_outcome
 
 if TYPE_CHECKING:
     import ssl

@@ -27,6 +27,7 @@ _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: [^\r\n\0]*)?")
 _HEADER_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\r\n\0]*?)[ \t]*")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _OURS = ("content-length", "transfer-encoding", "connection")
+_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")  # HEAD would need framing of its own
 
 
 class Head(NamedTuple):
@@ -42,12 +43,16 @@ def encode_request(
 ) -> bytes:
     """The whole request as bytes: head and body; a header `Host` replaces `authority`.
 
-    Raises LoadgenError for a header that cannot be sent.
+    Raises LoadgenError for a method, path or header that cannot be sent.
     """
+    if request.method not in _METHODS:
+        raise LoadgenError(f"method {request.method!r}: allowed: {', '.join(_METHODS)}")
     path = f"{base_path}/{request.path.lstrip('/')}"
     if not path.isascii() or any(c <= " " for c in path):
         raise LoadgenError(f"path {path!r}: must be percent-encoded ASCII")
-    lines = [f"{request.method} {path} HTTP/1.1", f"Host: {authority}", f"Content-Length: {len(request.body)}"]
+    lines = [f"{request.method} {path} HTTP/1.1", f"Host: {authority}"]
+    if request.body or request.method not in ("GET", "DELETE"):
+        lines.append(f"Content-Length: {len(request.body)}")
     for name, value in (*request.headers, *headers):
         if _TOKEN.fullmatch(name) is None or name.lower() in _OURS:
             raise LoadgenError(
@@ -150,7 +155,8 @@ class ResponseReader:
         "_heads",
         "_held",
         "_interim",
-        "_keep_all",
+        "_keep_body",
+        "_keep_failure",
         "_kept",
         "_left",
         "_parts",
@@ -163,9 +169,9 @@ class ResponseReader:
         self._heads = heads
         self.reset()
 
-    def reset(self, *, keep_body: bool = False) -> None:
-        """Makes ready for the next reply; without `keep_body` only a failure's first words are kept."""
-        self._keep_all = keep_body
+    def reset(self, *, keep_body: bool = False, keep_failure: bool = False) -> None:
+        """Makes ready for the next reply; of a failure its first words are kept, or with `keep_failure` all."""
+        self._keep_body, self._keep_failure = keep_body, keep_failure
         self._held = bytearray()
         self._interim = 0
         self._parts: list[bytes] = []
@@ -180,6 +186,11 @@ class ResponseReader:
     def body(self) -> bytes:
         """What was kept of the body."""
         return b"".join(self._parts)
+
+    def take(self) -> bytes:
+        """What was kept of the body since it was last taken."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
 
     def feed(self, data: bytes) -> bool:
         """Takes the next bytes; True when the reply is complete.  Raises ProtocolError."""
@@ -240,9 +251,10 @@ class ResponseReader:
         return bytes(held)
 
     def _keep(self, data: bytes) -> None:
-        if self._keep_all:
+        failed = self.head is not None and self.head.status >= _FAILURE
+        if self._keep_failure if failed else self._keep_body:
             self._parts.append(data)
-        elif self._kept < WORDS_LIMIT and self.head is not None and self.head.status >= _FAILURE:
+        elif failed and self._kept < WORDS_LIMIT:
             self._parts.append(data[: WORDS_LIMIT - self._kept])
             self._kept += len(data)
 

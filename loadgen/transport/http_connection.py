@@ -1,0 +1,339 @@
+"""One HTTP/1.1 connection: one request in flight at most, its reply found by framing.
+
+A plain reply in one piece takes the short way; a streamed answer is handed to its reader as it comes.  It must
+not know how connections are chosen or opened: that is its owner's business.
+"""
+
+import asyncio
+from collections.abc import Callable
+from copy import copy
+from typing import TYPE_CHECKING, cast
+
+from loadgen.records import Outcome, Request, Streamed
+from loadgen.transport.dial import Link, direct_write, no_delay
+from loadgen.wire.errors import ProtocolError, one_line
+from loadgen.wire.http1 import ResponseReader, failure_words, head_fields
+from loadgen.wire.slot import put
+from loadgen.wire.statuses import http_outcome
+
+if TYPE_CHECKING:
+    from loadgen.seams import AnswerReader
+    from loadgen.transport.http import HttpTransport
+
+
+class PreparedHttp:
+    """Head and body as they go on the wire, and who reads the answer; `plain`: framing alone does.
+
+    `slot` in the bytes may be patched.
+    """
+
+    __slots__ = ("bytes_out", "data", "judge", "plain", "reader", "slot")
+
+    def __init__(self, data: bytes, request: Request | None = None) -> None:
+        self.data = data
+        self.bytes_out = len(data)
+        self.reader = None if request is None else request.reader
+        self.judge = None if request is None else request.judge
+        self.plain = self.reader is None and self.judge is None
+        self.slot: tuple[int, int] | None = None
+        if request is not None and request.slot is not None:
+            at = len(data) - len(request.body)
+            self.slot = (request.slot[0] + at, request.slot[1] + at)
+
+    def patched(self, piece: bytes) -> "PreparedHttp":
+        """The same request with other bytes in its slot.  Raises ValueError unless they are as many."""
+        other = copy(self)
+        other.data = put(self.data, piece, self.slot)
+        return other
+
+
+_NOTHING = PreparedHttp(b"")
+_OK = Outcome.OK
+NEW, AHEAD, PROVEN = range(3)  # opened for the request in flight; opened ahead of any; has answered one
+AT_ONCE = "the server closed a new connection without an answer"
+_HARDLY_S = 0.001  # a patience that is not worth a timer
+
+
+class Connection(Link):
+    """`token` is -1 when no request is in flight.
+
+    A streamed answer has its end when its reader says so; that moment and verdict are kept in `_over` while the
+    rest of the framing is awaited for a little, so that the connection can be used again.
+    """
+
+    __slots__ = ("_answer", "_busy", "_idle", "_legible", "_now", "_over", "_owner", "_plain", "_timer", "_waiting", "bytes_in", "clogged",
+                 "first_ns", "gone", "prepared", "reader", "sent_ns", "stage", "token", "transport",
+                 "write")  # fmt: skip
+
+    transport: asyncio.Transport
+    write: Callable[[bytes], None]
+
+    def __init__(self, owner: "HttpTransport") -> None:
+        self.ready = None
+        self._owner = owner
+        self._now = owner.now_ns
+        self._idle, self._busy, self._waiting = owner.idle, owner.busy, owner.queue
+        self._plain = owner.plain
+        self.reader = ResponseReader(owner.heads)
+        self.token = -1
+        self.prepared = _NOTHING
+        self.sent_ns = self.first_ns = self.bytes_in = self.opened_ns = 0
+        self.stage = AHEAD
+        self.clogged = False  # the kernel takes no more of our request for now
+        self.gone = False
+        self._answer: AnswerReader | None = None
+        self._legible = False  # the head of the answer was looked at: its body is not compressed
+        self._over: tuple[int, Outcome, str | None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        no_delay(transport)
+        self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
+        self.write = direct_write(transport)
+        self._owner.made(self)
+
+    def look(self, plain: dict[bytes, int]) -> None:
+        """Which heads say all there is to know of a reply."""
+        self._plain = plain
+
+    def data_received(self, data: bytes) -> None:
+        now = self._now()
+        token = self.token
+        end = data.find(b"\r\n\r\n") + 4
+        if (
+            self._plain.get(data[:end]) == len(data) - end
+            and token >= 0
+            and not self.first_ns
+            and not self.clogged
+            and self.prepared.plain
+        ):
+            sent_ns = self.sent_ns
+            self.token = -1
+            del self._busy[token]
+            if self.stage != PROVEN:
+                self._prove()
+            if self._waiting:
+                self._owner.serve(self)
+            else:
+                self._idle.append(self)
+            self._owner.on_reply(token, sent_ns, now, now, _OK, 200, len(data), None)
+        else:
+            self._read(data, now)
+
+    def _prove(self) -> None:
+        self.stage = PROVEN
+        self._owner.dialer.answered()
+
+    def _read(self, data: bytes, now: int) -> None:
+        """Anything but a plain reply in one piece."""
+        if self.token < 0:  # nothing was asked: a server's last words before it closes, or bytes too many
+            self.drop()
+            return
+        if not self.first_ns:
+            self._begin(now)
+        self.bytes_in += len(data)
+        try:
+            done = self.reader.feed(data)
+        except ProtocolError as why:
+            self._stream(now)
+            self.drop()
+            if self._over is not None:
+                self._conclude()
+                return
+            if self.stage != PROVEN:
+                self._owner.dialer.ended(self, Outcome.CONNECT, str(why))
+            self.end(now, Outcome.PROTOCOL, 0, str(why))
+            return
+        self._stream(now)
+        if done:
+            self._complete(now)
+        elif self._over is not None and self._timer is None:
+            self._wait()
+
+    def _begin(self, now: int) -> None:
+        self.first_ns = now
+        self.bytes_in = 0
+        prepared = self.prepared
+        if prepared.reader is not None:
+            self._answer = prepared.reader()
+            self._legible = False
+        self.reader.reset(
+            keep_body=not prepared.plain or self._owner.on_body is not None,
+            keep_failure=prepared.judge is not None,
+        )
+
+    def _stream(self, now: int) -> None:
+        """Hands to the answer's reader, if it has one, what came of the body."""
+        answer, head = self._answer, self.reader.head
+        if answer is None or head is None or http_outcome(head.status) is not _OK:
+            return
+        body = self.reader.take()
+        if self._over is not None or not body:
+            return
+        if self.stage != PROVEN:
+            self._prove()
+        try:
+            if not self._legible:
+                self._look_legible()
+            answer.feed(body, now)
+        except ProtocolError as why:
+            self._over = (now, Outcome.PROTOCOL, str(why))
+        else:
+            if answer.finished:
+                self._over = (now, *answer.end(complete=True))
+
+    def _look_legible(self) -> None:
+        """Raises ProtocolError for a compressed body: that was not asked for."""
+        self._legible = True
+        if b"encoding:" in self.reader.block.lower():
+            coding = head_fields(self.reader.block).get("content-encoding", "identity")
+            if coding.lower() != "identity":
+                raise ProtocolError(f"Content-Encoding {one_line(coding, 40)!r} was not asked for")
+
+    def _wait(self) -> None:
+        """The answer is over, its framing is not: most servers send the rest at once, some never."""
+        patience_s = self._owner.patience_s
+        if patience_s < _HARDLY_S:
+            self._give_up()
+        else:
+            self._timer = asyncio.get_running_loop().call_later(patience_s, self._give_up)
+
+    def _give_up(self) -> None:
+        owner = self._owner
+        owner.patience_s /= 4
+        owner.cut_short += 1
+        self.drop()
+        self._conclude()
+
+    def _conclude(self) -> None:
+        """Ends a request whose answer was over before."""
+        assert self._over is not None  # noqa: S101 - asked by the callers
+        assert self.reader.head is not None  # noqa: S101 - nothing is streamed without one
+        done_ns, outcome, detail = self._over
+        self.end(done_ns, outcome, self.reader.head.status, detail)
+
+    def _complete(self, now: int) -> None:
+        reader, owner, token = self.reader, self._owner, self.token
+        head = reader.head
+        assert head is not None  # noqa: S101 - a complete reply has one
+        outcome = http_outcome(head.status)
+        detail = None
+        judge = self.prepared.judge
+        if self._over is not None:
+            now, outcome, detail = self._over
+        elif judge is not None:
+            detail = judge(head.status, head_fields(reader.block), reader.body)
+            outcome = _OK if detail is None else Outcome.PROTOCOL if outcome is _OK else outcome
+        elif outcome is Outcome.PROTOCOL:
+            detail = f"redirected to {head_fields(reader.block).get('location', '?')}, which is not followed"
+        elif outcome is not _OK:
+            detail = failure_words(reader.body) or f"HTTP {head.status}"
+        elif self._answer is not None:
+            outcome, detail = self._answer.end(complete=True)
+        if outcome is _OK and owner.on_body is not None and self._answer is None:
+            owner.on_body(token, (head_fields(reader.block), reader.body))
+        if self.stage != PROVEN:
+            self._prove()
+        if self._timer is not None:
+            owner.patience_s = owner.PATIENCE_S
+        if not head.keep_alive or reader.excess or self.clogged:
+            owner.reconnects += not head.keep_alive
+            self.drop()
+        self.end(now, outcome, head.status, detail)
+
+    def end(self, now: int, outcome: Outcome, status: int, detail: str | None) -> None:
+        """The request in flight is over; the connection, unless dropped, is free for the next."""
+        token, sent_ns, first_ns, prepared = self.token, self.sent_ns, self.first_ns, self.prepared
+        size = self.bytes_in if first_ns else 0
+        streamed: Streamed | None = None
+        if prepared.reader is not None:
+            streamed = Streamed([]) if self._answer is None else self._answer.streamed()
+            self._answer = self._over = None
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+        self.token = -1
+        self.first_ns = 0
+        self.prepared = _NOTHING
+        del self._busy[token]
+        if not self.gone:
+            if self._waiting:
+                self._owner.serve(self)
+            else:
+                self._idle.append(self)
+        elif self._waiting:
+            self._owner.want()
+        if streamed is not None:
+            self._owner.on_streamed(token, streamed)
+        self._owner.on_reply(token, sent_ns, first_ns, now, outcome, status, size, detail)
+
+    def cancel(self, now: int, outcome: Outcome, words: str) -> None:
+        """Ends the request in flight and the connection; an answer that was over before stays what it was."""
+        self.drop()
+        if self._over is not None:
+            self._conclude()
+        else:
+            self.end(now, outcome, 0, words)
+
+    def drop(self) -> None:
+        """No further request on this connection."""
+        if not self.gone:
+            self.gone = True
+            self.transport.abort()
+            if self in self._idle:
+                self._idle.remove(self)
+
+    def eof_received(self) -> None:
+        if self.token >= 0 and self.first_ns and self.reader.eof():
+            self.gone = True  # the transport closes itself when this returns
+            self._complete(self._now())
+        else:
+            self._lost()
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - every loss is one
+        self._lost()
+        self._owner.forget(self)
+
+    def _lost(self) -> None:
+        by_server = not self.gone
+        self.gone = True
+        owner = self._owner
+        token = self.token
+        if token < 0 and self in self._idle:
+            self._idle.remove(self)
+        if by_server:
+            owner.reconnects += 1
+            if self.stage != PROVEN:
+                owner.dialer.ended(self, Outcome.CONNECT, AT_ONCE)
+        if token < 0:
+            return
+        if self.first_ns:
+            self._broken_off()
+        elif self.stage != NEW and self._now() - self.sent_ns < owner.dialer.race_ns:
+            self.token = -1
+            del self._busy[token]
+            owner.send_again(token, self.prepared, self.sent_ns)
+        else:
+            words = "the connection ended before the answer began"
+            self.end(self._now(), Outcome.STREAM_ENDED_EARLY, 0, words)
+
+    def _broken_off(self) -> None:
+        """The connection ended within an answer; a streamed one may have been whole but for its framing."""
+        head = self.reader.head
+        if self._over is not None:
+            self._conclude()
+            return
+        words = f"the connection ended after {self.bytes_in} bytes of the answer"
+        if self._answer is not None and head is not None and http_outcome(head.status) is _OK:
+            outcome, why = self._answer.end(complete=False)
+            if outcome is _OK:
+                self.end(self._now(), _OK, head.status, None)
+                return
+            words += f": {why}"
+        self.end(self._now(), Outcome.STREAM_ENDED_EARLY, 0, words)
+
+    def pause_writing(self) -> None:
+        self.clogged = True
+
+    def resume_writing(self) -> None:
+        self.clogged = False

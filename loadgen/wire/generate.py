@@ -1,0 +1,113 @@
+"""Triton's generate extension: JSON in, JSON out (`generate`) or JSON as server-sent events (`generate_stream`).
+
+The stream has no [DONE]: it ends with the HTTP answer.  It must not know sockets, clocks or where prompts
+come from.
+"""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from functools import partial
+from typing import Any
+
+from loadgen.records import LoadgenError, Request, Streamed
+from loadgen.wire.kserve_http import model_path
+from loadgen.wire.openai import encode_json
+from loadgen.wire.stream import StreamReader, WholeReader
+
+
+def generate_request(  # noqa: PLR0913 - one keyword a field
+    model: str,
+    version: str,
+    text: str,
+    *,
+    stream: bool = True,
+    text_input: str = "text_input",
+    text_output: str = "text_output",
+    max_tokens: int | None = None,
+    max_tokens_key: str = "max_tokens",
+    extra: Mapping[str, Any] | None = None,
+    keep_text: bool = False,
+    count: Callable[[str], int] | None = None,
+) -> Request:
+    """`text_input` and `text_output` name the model's tensors; `extra` goes in as it is.
+
+    `max_tokens_key` may point into an object: `parameters.max_tokens` is where the vLLM backend has it.  Raises
+    LoadgenError for a key that cannot be set.
+    """
+    body: dict[str, Any] = deepcopy(dict(extra or {}))
+    body[text_input] = text
+    if max_tokens is not None:
+        *outer, key = max_tokens_key.split(".")
+        inner = body
+        for name in outer:
+            inner = inner.setdefault(name, {})
+            if not isinstance(inner, dict):
+                raise LoadgenError(f"{max_tokens_key}: {name} is no object in extra")
+        inner[key] = max_tokens
+    reader: type[GenerateReader | GenerateWhole] = GenerateReader if stream else GenerateWhole
+    return Request(
+        f"{model_path(model, version)}/generate{'_stream' if stream else ''}",
+        (
+            ("Content-Type", "application/json"),
+            ("Accept", "text/event-stream" if stream else "application/json"),
+        ),
+        encode_json(body),
+        reader=partial(reader, text_output=text_output, keep_text=keep_text, count=count),
+    )
+
+
+def _text(value: Any) -> str:
+    """A tensor's value as text; a list is a tensor of more than one element."""
+    if isinstance(value, list):
+        return "".join(map(_text, value))
+    return "" if value is None else str(value)
+
+
+class GenerateReader(StreamReader):
+    """An answer of generate_stream."""
+
+    __slots__ = ("_key", "_output")
+
+    def __init__(
+        self,
+        *,
+        text_output: str = "text_output",
+        keep_text: bool = False,
+        count: Callable[[str], int] | None = None,
+    ) -> None:
+        super().__init__(keep_text=keep_text, count=count)
+        self._output = text_output
+        self._key = f'"{text_output}"'.encode()
+
+    def _chunk(self, chunk: dict[str, Any], event: bytes, now_ns: int) -> None:
+        value = chunk.get(self._output)
+        if not (text := _text(value)):
+            return
+        self._chunks.append(now_ns)
+        self._came.first_content_ns = self._came.first_content_ns or now_ns
+        self._keep(0, "content", text)
+        if isinstance(value, str):
+            self._learn(event, self._key, 0, value)
+
+    def _unended(self, complete: bool) -> str | None:
+        return None if complete else f"the stream broke off after {len(self._chunks)} chunks"
+
+
+class GenerateWhole(WholeReader):
+    """An answer of generate."""
+
+    __slots__ = ("_output",)
+
+    def __init__(
+        self,
+        *,
+        text_output: str = "text_output",
+        keep_text: bool = False,
+        count: Callable[[str], int] | None = None,
+    ) -> None:
+        super().__init__(keep_text=keep_text, count=count)
+        self._output = text_output
+
+    def _brings(self, told: dict[str, Any], came: Streamed) -> tuple[list[str], bool]:  # noqa: ARG002 - no usage
+        text = _text(told.get(self._output))
+        return [text] if text else [], bool(text)

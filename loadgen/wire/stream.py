@@ -1,0 +1,253 @@
+"""What every answer of text over server-sent events has in common: tokens as JSON events, each with a stamp.
+
+A token chunk that differs from the last one only in its text is not parsed: same bytes before, same bytes
+behind, and between them no quote or backslash, so it is the same JSON with another string.  It must not know
+sockets, clocks or HTTP; a dialect says what its chunks mean (`openai`, `generate`).
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from loadgen.records import Outcome, Streamed
+from loadgen.wire.errors import ProtocolError, one_line
+from loadgen.wire.http1 import WORDS_LIMIT, failure_words
+from loadgen.wire.sse import EVENT_LIMIT, SseParser
+from loadgen.wire.statuses import http_outcome
+
+_SHOWN = 200  # characters of a body that is not what was asked for
+_TRIES = 3  # chunks that are looked at for a likeness
+_ERRORS = range(400, 600)
+_IS_SSE = re.compile(rb"(?:\xef\xbb\xbf)?[\r\n]*(?:data|event|id|retry|:)")
+_decode = json.JSONDecoder(strict=False).decode
+Failure = tuple[Outcome, str]
+
+
+def read_json(data: bytes) -> Any:
+    """Raises ValueError.  Bytes that are no UTF-8 become U+FFFD, as the standard has it for event streams."""
+    try:
+        return _decode(data.decode("utf-8", "replace"))
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def mended(parts: Sequence[str]) -> str:
+    """Text from its pieces; halves of a surrogate pair that came apart are one character again."""
+    text = "".join(parts)
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def told_failure(told: Any, body: bytes, where: str) -> Failure:
+    """An error object (or whatever stands for one) by its code, in the server's own words."""
+    error = told.get("error") if isinstance(told, dict) else None
+    source = error if isinstance(error, dict) else told if isinstance(told, dict) else {}
+    code = next(
+        (c for key in ("code", "status", "type") if (c := source.get(key)) and isinstance(c, int | str)), ""
+    )
+    number = int(code) if str(code).isdecimal() and len(str(code)) == 3 else 0  # noqa: PLR2004 - digits of a status
+    outcome = http_outcome(number) if number in _ERRORS else Outcome.HTTP_5XX
+    return outcome, f"error {one_line(str(code), 60)} {where}: {failure_words(body)}".replace("  ", " ")
+
+
+def no_stream(body: bytes, *, complete: bool) -> Failure:
+    """What to say of an answer in which no event was."""
+    if not body.strip() or _IS_SSE.match(body):
+        came = "the answer was empty" if not body.strip() else "the stream ended before its first event"
+        return Outcome.STREAM_ENDED_EARLY, came + ("" if complete else ", and broke off")
+    try:
+        told = read_json(body)
+    except ValueError:
+        told = None
+    start = one_line(body.decode("utf-8", "replace"), _SHOWN)
+    if isinstance(told, dict) and (told.get("error") or told.get("object") == "error"):
+        outcome, words = told_failure(told, body, "where a stream was asked")
+        return outcome, f"{words.partition(':')[0]}: {start}"
+    return Outcome.PROTOCOL, f"no event stream, where one was asked: {start}"
+
+
+class StreamReader:
+    """See seams.AnswerReader.  A dialect gives `_chunk` and `_unended`.
+
+    `keep_text` keeps the text of the answer; `count` counts tokens in a text, for servers that tell no usage.
+    """
+
+    __slots__ = ("_came", "_chunks", "_count", "_done", "_failure", "_head", "_into", "_parser", "_prefix", "_suffix", "_texts",
+                 "_tries", "_used", "finished")  # fmt: skip
+
+    def __init__(self, *, keep_text: bool = False, count: Callable[[str], int] | None = None) -> None:
+        self.finished = False
+        self._parser = SseParser()
+        self._chunks: list[int] = []
+        self._came = Streamed(self._chunks)
+        self._head: bytes | None = b""  # the answer's start, until its first event
+        self._done = False  # the dialect's own end was seen
+        self._failure: Failure | None = None
+        self._count = count
+        self._texts: dict[tuple[int, str], list[str]] | None = {} if keep_text or count else None
+        self._into: list[str] | None = None  # where the text of a chunk alike goes
+        self._prefix = self._suffix = b""
+        self._tries = _TRIES
+        self._used = -1
+
+    def feed(self, data: bytes, now_ns: int) -> None:
+        """See seams.AnswerReader."""
+        if self.finished:
+            return
+        if self._head is not None and len(self._head) < WORDS_LIMIT:
+            self._head += data[: WORDS_LIMIT - len(self._head)]
+        for name, event in self._parser.feed(data):
+            if self._prefix and event.startswith(self._prefix) and event.endswith(self._suffix) and not name:
+                text = event[len(self._prefix) : -len(self._suffix)]
+                if text and b'"' not in text and b"\\" not in text:
+                    self._chunks.append(now_ns)
+                    if self._into is not None:
+                        self._into.append(text.decode("utf-8", "replace"))
+                    continue
+            self._event(name, event, now_ns)
+            if self._done or self._failure is not None:
+                return
+
+    def _event(self, name: bytes, event: bytes, now_ns: int) -> None:
+        self._head = None
+        event = event.strip()
+        if not event:
+            return
+        if event == b"[DONE]":
+            self._done = self.finished = True
+            return
+        try:
+            chunk = read_json(event)
+        except ValueError:
+            chunk = None
+        if name == b"error" or (
+            isinstance(chunk, dict) and (chunk.get("error") or chunk.get("object") == "error")
+        ):
+            self._fail(*told_failure(chunk, event, "inside the stream"))
+        elif isinstance(chunk, dict):
+            self._chunk(chunk, event, now_ns)
+        elif name in (b"", b"message"):  # another name may be another protocol's, a ping for one
+            shown = one_line(event.decode("utf-8", "replace"), _SHOWN)
+            self._fail(Outcome.PROTOCOL, f"an event that is no JSON object: {shown}")
+
+    def _fail(self, outcome: Outcome, words: str) -> None:
+        self._failure = (outcome, words)
+        self.finished = True
+
+    def _chunk(self, chunk: dict[str, Any], event: bytes, now_ns: int) -> None:
+        """One event's JSON: what it brings is stamped."""
+        raise NotImplementedError
+
+    def _unended(self, complete: bool) -> str | None:
+        """Why the answer is not whole, though neither [DONE] nor an error came; None when it is."""
+        raise NotImplementedError
+
+    def _keep(self, index: int, what: str, text: Any) -> None:
+        """Text of one choice; `what` keeps content and reasoning apart."""
+        if self._texts is not None and isinstance(text, str):
+            self._texts.setdefault((index, what), []).append(text)
+
+    def _learn(self, event: bytes, key: bytes, index: int, text: str) -> None:
+        """Remembers what stands around the text (of that key) of a chunk that brought this text and nothing else."""
+        if not self._tries or b"\\" in event or event.count(key) != 1:
+            return
+        self._tries -= 1
+        colon = event.index(key) + len(key)
+        start = event.find(b'"', colon) + 1
+        end = start + len(raw := text.encode("utf-8", "replace"))
+        if (
+            event[colon : start - 1].strip() == b":"
+            and event[start:end] == raw
+            and event[end : end + 1] == b'"'
+        ):
+            self._prefix, self._suffix = event[:start], event[end:]
+            self._into = None if self._texts is None else self._texts[index, "content"]
+
+    def end(self, complete: bool) -> tuple[Outcome, str | None]:
+        """See seams.AnswerReader."""
+        if self._failure is not None:
+            return self._failure
+        if self._head is not None:
+            return no_stream(self._head, complete=complete)
+        if not self._done and (why := self._unended(complete)) is not None:
+            return Outcome.STREAM_ENDED_EARLY, why
+        if not self._chunks:
+            finish = f" (finish_reason {one_line(self._came.finish, 40)})" if self._came.finish else ""
+            return Outcome.PROTOCOL, f"an answer without a single token{finish}"
+        return Outcome.OK, None
+
+    def streamed(self) -> Streamed:
+        """See seams.AnswerReader.  Tokens out: by usage, else by `count`, else as many as chunks."""
+        came = self._came
+        if self._texts is not None:
+            came.text = mended(self._texts.get((0, "content"), ()))
+        if self._used > 0 or not self._chunks:
+            came.tokens_out, came.source = self._used, "usage" if self._used >= 0 else ""
+        elif self._count is not None and self._texts is not None:
+            came.tokens_out = sum(self._count(mended(parts)) for parts in self._texts.values())
+            came.source = "tokenizer"
+        else:
+            came.tokens_out, came.source = len(self._chunks), "chunks"
+        return came
+
+
+class WholeReader:
+    """An answer in one JSON body: one stamp, that of its last byte.  A dialect says what it `_brings`."""
+
+    __slots__ = ("_count", "_keep_text", "_last_ns", "_parts", "_size", "_streamed", "finished")
+
+    def __init__(self, *, keep_text: bool = False, count: Callable[[str], int] | None = None) -> None:
+        self.finished = False
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._last_ns = 0
+        self._keep_text, self._count = keep_text, count
+        self._streamed = Streamed([])
+
+    def feed(self, data: bytes, now_ns: int) -> None:
+        """See seams.AnswerReader."""
+        self._size += len(data)
+        if self._size > EVENT_LIMIT:
+            raise ProtocolError(f"a JSON answer of more than {EVENT_LIMIT} bytes")
+        self._parts.append(data)
+        self._last_ns = now_ns
+
+    def end(self, complete: bool) -> tuple[Outcome, str | None]:
+        """See seams.AnswerReader."""
+        body = b"".join(self._parts)
+        if not complete:
+            return Outcome.STREAM_ENDED_EARLY, f"the answer ended after {len(body)} bytes of its body"
+        try:
+            told = read_json(body)
+        except ValueError:
+            told = None
+        if not isinstance(told, dict):
+            start = one_line(body.decode("utf-8", "replace"), _SHOWN)
+            return Outcome.PROTOCOL, f"no JSON answer: {start}" if start else "the answer was empty"
+        if told.get("error") or told.get("object") == "error":
+            return told_failure(told, body, "in the answer")
+        text, brings = self._brings(told, self._streamed)
+        if not brings:
+            return Outcome.PROTOCOL, "an answer without a single token"
+        came = self._streamed
+        came.chunk_ns.append(self._last_ns)
+        came.first_content_ns = self._last_ns if text else 0
+        if came.tokens_out > 0:
+            came.source = "usage"
+        elif self._count is not None:
+            came.tokens_out, came.source = self._count(mended(text)), "tokenizer"
+        if self._keep_text:
+            came.text = mended(text[:1])
+        return Outcome.OK, None
+
+    def _brings(self, told: dict[str, Any], came: Streamed) -> tuple[list[str], bool]:
+        """Texts of the answer, one a choice, and whether there is anything in it; fills `came`."""
+        raise NotImplementedError
+
+    def streamed(self) -> Streamed:
+        """See seams.AnswerReader."""
+        return self._streamed
