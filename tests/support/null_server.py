@@ -39,7 +39,7 @@ class ScriptedHttp(asyncio.Protocol):
     def data_received(self, data):
         self.held += data
         while (end := self.held.find(b"\r\n\r\n") + 4) > 3:
-            size = int(re.search(rb"content-length: (\d+)", self.held[:end].lower())[1])
+            size = int((re.search(rb"content-length: (\d+)", self.held[:end].lower()) or (0, 0))[1])
             if len(self.held) < end + size:
                 return
             request, self.held = self.held[: end + size], self.held[end + size :]

@@ -4,7 +4,14 @@ import json
 
 
 def chunk(*choices, **fields):
-    return {"id": "x-1", "object": "chat.completion.chunk", "created": 9, "model": "m", "choices": list(choices), **fields}
+    return {
+        "id": "x-1",
+        "object": "chat.completion.chunk",
+        "created": 9,
+        "model": "m",
+        "choices": list(choices),
+        **fields,
+    }
 
 
 def delta(index=0, finish=None, **fields):
@@ -16,7 +23,11 @@ def said(text, **fields):
 
 
 def usage(tokens_in, tokens_out, *choices):
-    told = {"prompt_tokens": tokens_in, "completion_tokens": tokens_out, "total_tokens": tokens_in + tokens_out}
+    told = {
+        "prompt_tokens": tokens_in,
+        "completion_tokens": tokens_out,
+        "total_tokens": tokens_in + tokens_out,
+    }
     return chunk(*choices, usage=told)
 
 

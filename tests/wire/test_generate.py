@@ -56,7 +56,9 @@ def test_a_request():
 
 
 def test_a_request_that_is_not_streamed_with_names_of_its_own():
-    request = generate_request("m", "", "hi", stream=False, text_input="PROMPT", text_output="OUT", max_tokens=9)
+    request = generate_request(
+        "m", "", "hi", stream=False, text_input="PROMPT", text_output="OUT", max_tokens=9
+    )
     assert request.path == "v2/models/m/generate"
     assert json.loads(request.body) == {"PROMPT": "hi", "max_tokens": 9}
     reader = request.reader()
@@ -71,4 +73,6 @@ def test_a_request_leaves_extra_as_it_was():
     generate_request("m", "", "hi", max_tokens=9, max_tokens_key="parameters.max_tokens", extra=extra)
     assert extra == {"parameters": {}}
     with pytest.raises(LoadgenError, match=r"parameters\.max_tokens: parameters is no object in extra"):
-        generate_request("m", "", "hi", max_tokens=9, max_tokens_key="parameters.max_tokens", extra={"parameters": 1})
+        generate_request(
+            "m", "", "hi", max_tokens=9, max_tokens_key="parameters.max_tokens", extra={"parameters": 1}
+        )

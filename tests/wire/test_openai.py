@@ -128,7 +128,16 @@ def read(pieces, *, complete=True, **options):
         reader.feed(piece, 1000 + at)
     outcome, detail = reader.end(complete)
     came = reader.streamed()
-    told = (outcome.name, detail, came.text, len(came.chunk_ns), came.tokens_in, came.tokens_out, came.source, came.finish)
+    told = (
+        outcome.name,
+        detail,
+        came.text,
+        len(came.chunk_ns),
+        came.tokens_in,
+        came.tokens_out,
+        came.source,
+        came.finish,
+    )
     return told, came, reader
 
 
@@ -152,7 +161,10 @@ TEXTS = st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=6), 
 
 @given(TEXTS, st.booleans(), st.booleans(), st.integers(1, 9))
 def test_any_text_comes_back_and_the_short_way_tells_the_same_as_parsing(texts, escaped, compact, step):
-    events = [json.dumps(said(text), ensure_ascii=escaped, separators=(",", ":") if compact else None) for text in texts]
+    events = [
+        json.dumps(said(text), ensure_ascii=escaped, separators=(",", ":") if compact else None)
+        for text in texts
+    ]
     data = body(*events, STOP, DONE)
     told, came, _ = read([data[i : i + step] for i in range(0, len(data), step)])
     assert came.text == "".join(texts)
@@ -174,18 +186,24 @@ def stamped(*events, **options):
 
 def test_the_role_chunk_is_no_token_and_stamps_are_those_of_the_reads():
     """Field case 37."""
-    came = stamped(ROLE, chunk(delta(content=None)), said("a"), said(""), said("b"), STOP, usage(1, 2), DONE).streamed()
+    came = stamped(
+        ROLE, chunk(delta(content=None)), said("a"), said(""), said("b"), STOP, usage(1, 2), DONE
+    ).streamed()
     assert came.chunk_ns == [20, 40]
     assert came.first_content_ns == 20
 
 
 def test_reasoning_is_the_first_token_but_not_the_first_content():
-    came = stamped(ROLE, chunk(delta(reasoning_content="h")), chunk(delta(reasoning="m", content="")), said("a"), DONE).streamed()
+    came = stamped(
+        ROLE, chunk(delta(reasoning_content="h")), chunk(delta(reasoning="m", content="")), said("a"), DONE
+    ).streamed()
     assert (came.chunk_ns, came.first_content_ns) == ([10, 20, 30], 30)
 
 
 def test_tool_calls_are_tokens_but_no_content():
-    came = stamped(ROLE, chunk(delta(tool_calls=[{"function": {"arguments": "{"}}], content=None)), DONE).streamed()
+    came = stamped(
+        ROLE, chunk(delta(tool_calls=[{"function": {"arguments": "{"}}], content=None)), DONE
+    ).streamed()
     assert (came.chunk_ns, came.first_content_ns) == ([10], 0)
 
 
@@ -195,7 +213,13 @@ def test_chunks_alike_are_not_parsed_and_still_told_apart_from_those_that_are_no
     texts = ["a", "b", 'c"', "d", "中🙂", ""]
     reader = stamped(ROLE, *map(said, texts), STOP, DONE, keep_text=True)
     assert reader.streamed().text == 'abc"d中🙂'
-    assert [json.loads(text)["choices"][0]["delta"].get("content") for text in parsed] == ["", "a", 'c"', "", None]
+    assert [json.loads(text)["choices"][0]["delta"].get("content") for text in parsed] == [
+        "",
+        "a",
+        'c"',
+        "",
+        None,
+    ]
 
 
 def test_done_ends_the_answer_at_once():
@@ -262,7 +286,15 @@ def test_an_answer_that_is_not_streamed_has_one_stamp(name):
     ended = reader.end(True)
     got = reader.streamed()
     assert (ended[0].name, ended[1]) == (outcome, detail)
-    assert [got.chunk_ns, got.first_content_ns, got.tokens_in, got.tokens_out, got.source, got.finish, got.text] == came
+    assert [
+        got.chunk_ns,
+        got.first_content_ns,
+        got.tokens_in,
+        got.tokens_out,
+        got.source,
+        got.finish,
+        got.text,
+    ] == came
 
 
 def test_a_whole_answer_that_broke_off_or_is_empty():
@@ -318,7 +350,9 @@ def test_a_server_that_knows_no_stream_options_is_asked_without():
 
 
 def test_the_next_turn_resends_the_history():
-    first = make_request("m", [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}], keep_text=True)
+    first = make_request(
+        "m", [{"role": "system", "content": "s"}, {"role": "user", "content": "a"}], keep_text=True
+    )
     second = next_turn(first, "b", "c")
     assert [t["content"] for t in json.loads(second.body)["messages"]] == ["s", "a", "b", "c"]
     assert [t["role"] for t in json.loads(second.body)["messages"]] == ["system", "user", "assistant", "user"]
