@@ -100,7 +100,7 @@ class HttpTransport:
         when no server answers.
         """
         self.on_reply = receiver.on_reply
-        self._receiver = receiver
+        self.on_streamed = receiver.on_streamed
         self._loop = asyncio.get_running_loop()
         if not self._links:
             await self.dialer.first()
@@ -179,12 +179,8 @@ class HttpTransport:
     ) -> None:
         """Tells of a request that no connection has."""
         if prepared.reader is not None:
-            self.on_streamed(token, Streamed([]))
+            self.on_streamed(token, sent_ns, outcome, Streamed())
         self.on_reply(token, sent_ns, 0, now, outcome, 0, 0, words)
-
-    def on_streamed(self, token: int, streamed: Streamed) -> None:
-        """See seams.Receiver."""
-        self._receiver.on_streamed(token, streamed)
 
     def cancel(self, token: int, outcome: Outcome) -> None:
         """Closes the request's connection: HTTP/1.1 has no other way to take a request back."""

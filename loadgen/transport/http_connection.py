@@ -247,7 +247,7 @@ class Connection(Link):
         size = self.bytes_in if first_ns else 0
         streamed: Streamed | None = None
         if prepared.reader is not None:
-            streamed = Streamed([]) if self._answer is None else self._answer.streamed()
+            streamed = Streamed() if self._answer is None else self._answer.streamed()
             self._answer = self._over = None
             if self._timer is not None:
                 self._timer.cancel()
@@ -264,7 +264,7 @@ class Connection(Link):
         elif self._waiting:
             self._owner.want()
         if streamed is not None:
-            self._owner.on_streamed(token, streamed)
+            self._owner.on_streamed(token, sent_ns, outcome, streamed)
         self._owner.on_reply(token, sent_ns, first_ns, now, outcome, status, size, detail)
 
     def cancel(self, now: int, outcome: Outcome, words: str) -> None:

@@ -89,7 +89,7 @@ class GenerateReader(StreamReader):
         if isinstance(value, str):
             self._learn(event, self._key, 0, value)
 
-    def _unended(self, complete: bool) -> str | None:
+    def _unended(self, *, complete: bool) -> str | None:
         return None if complete else f"the stream broke off after {len(self._chunks)} chunks"
 
 

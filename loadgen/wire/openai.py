@@ -145,7 +145,7 @@ class OpenAiReader(StreamReader):
                 self._learn(event, b'"content"' if isinstance(delta, dict) else b'"text"', index, text)
         return bool(text or others)
 
-    def _unended(self, complete: bool) -> str | None:  # noqa: ARG002 - a finish_reason says more than framing
+    def _unended(self, *, complete: bool) -> str | None:  # noqa: ARG002 - a finish_reason says more than framing
         if self._begun and self._begun <= self._ended:
             return None
         return f"the stream ended after {len(self._chunks)} chunks with neither [DONE] nor a finish_reason"

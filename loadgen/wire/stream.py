@@ -142,7 +142,7 @@ class StreamReader:
         """One event's JSON: what it brings is stamped."""
         raise NotImplementedError
 
-    def _unended(self, complete: bool) -> str | None:
+    def _unended(self, *, complete: bool) -> str | None:
         """Why the answer is not whole, though neither [DONE] nor an error came; None when it is."""
         raise NotImplementedError
 
@@ -167,13 +167,13 @@ class StreamReader:
             self._prefix, self._suffix = event[:start], event[end:]
             self._into = None if self._texts is None else self._texts[index, "content"]
 
-    def end(self, complete: bool) -> tuple[Outcome, str | None]:
+    def end(self, *, complete: bool) -> tuple[Outcome, str | None]:
         """See seams.AnswerReader."""
         if self._failure is not None:
             return self._failure
         if self._head is not None:
             return no_stream(self._head, complete=complete)
-        if not self._done and (why := self._unended(complete)) is not None:
+        if not self._done and (why := self._unended(complete=complete)) is not None:
             return Outcome.STREAM_ENDED_EARLY, why
         if not self._chunks:
             finish = f" (finish_reason {one_line(self._came.finish, 40)})" if self._came.finish else ""
@@ -206,7 +206,7 @@ class WholeReader:
         self._size = 0
         self._last_ns = 0
         self._keep_text, self._count = keep_text, count
-        self._streamed = Streamed([])
+        self._streamed = Streamed()
 
     def feed(self, data: bytes, now_ns: int) -> None:
         """See seams.AnswerReader."""
@@ -216,7 +216,7 @@ class WholeReader:
         self._parts.append(data)
         self._last_ns = now_ns
 
-    def end(self, complete: bool) -> tuple[Outcome, str | None]:
+    def end(self, *, complete: bool) -> tuple[Outcome, str | None]:
         """See seams.AnswerReader."""
         body = b"".join(self._parts)
         if not complete:

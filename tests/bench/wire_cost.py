@@ -43,6 +43,9 @@ class Loop:
         self.failed = 0
         self.done = asyncio.get_running_loop().create_future()
 
+    def on_streamed(self, *_):
+        pass
+
     def start(self, users):
         for _ in range(users):
             self.next()

@@ -41,7 +41,7 @@ def test_a_streamed_answer_in_any_cutting(name):
         reader = GenerateReader(keep_text=True)
         for at, piece in enumerate(pieces):
             reader.feed(piece, at + 1)
-        outcome, detail = reader.end(complete)
+        outcome, detail = reader.end(complete=complete)
         came = reader.streamed()
         assert (outcome.name, detail, came.text, len(came.chunk_ns), came.tokens_out, came.source) == told
 
@@ -64,7 +64,7 @@ def test_a_request_that_is_not_streamed_with_names_of_its_own():
     reader = request.reader()
     assert isinstance(reader, GenerateWhole)
     reader.feed(b'{"OUT": "x"}', 5)
-    assert reader.end(True)[0].name == "OK"
+    assert reader.end(complete=True)[0].name == "OK"
     assert reader.streamed().chunk_ns == [5]
 
 

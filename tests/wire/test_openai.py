@@ -126,7 +126,7 @@ def read(pieces, *, complete=True, **options):
     reader = OpenAiReader(**{"keep_text": True, **options})
     for at, piece in enumerate(pieces):
         reader.feed(piece, 1000 + at)
-    outcome, detail = reader.end(complete)
+    outcome, detail = reader.end(complete=complete)
     came = reader.streamed()
     told = (
         outcome.name,
@@ -237,7 +237,7 @@ def test_done_ends_the_answer_at_once():
 def test_an_error_ends_the_answer_at_once():
     reader = stamped(said("a"), {"error": {"message": "died", "code": 500}})
     assert reader.finished
-    assert reader.end(True) == (Outcome.HTTP_5XX, "error 500 inside the stream: died")
+    assert reader.end(complete=True) == (Outcome.HTTP_5XX, "error 500 inside the stream: died")
 
 
 @pytest.mark.parametrize("complete", [True, False])
@@ -283,7 +283,7 @@ def test_an_answer_that_is_not_streamed_has_one_stamp(name):
     reader.feed(data[:9], 3)
     reader.feed(data[9:], 7)
     assert not reader.finished
-    ended = reader.end(True)
+    ended = reader.end(complete=True)
     got = reader.streamed()
     assert (ended[0].name, ended[1]) == (outcome, detail)
     assert [
@@ -300,8 +300,11 @@ def test_an_answer_that_is_not_streamed_has_one_stamp(name):
 def test_a_whole_answer_that_broke_off_or_is_empty():
     reader = OpenAiWhole()
     reader.feed(b"{", 1)
-    assert reader.end(False) == (Outcome.STREAM_ENDED_EARLY, "the answer ended after 1 bytes of its body")
-    assert OpenAiWhole().end(True) == (Outcome.PROTOCOL, "the answer was empty")
+    assert reader.end(complete=False) == (
+        Outcome.STREAM_ENDED_EARLY,
+        "the answer ended after 1 bytes of its body",
+    )
+    assert OpenAiWhole().end(complete=True) == (Outcome.PROTOCOL, "the answer was empty")
 
 
 # -- requests --------------------------------------------------------------------------------------
