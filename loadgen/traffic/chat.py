@@ -1,0 +1,105 @@
+"""How a profile asks a model for text: `chat:`, `completion:` and `generate:` of a kind.
+
+```yaml
+chat:                       # OpenAI-compatible, POST chat/completions
+  system: You are brief.    # optional: the first message
+  stream: true              # default; false: one answer, one stamp
+  temperature: 0
+  ignore_eos: true          # where the server knows it: as many tokens as `output` says
+  max_tokens_key: max_completion_tokens     # what `output` is called; default max_tokens
+  extra: {top_p: 0.9}       # more of the body, as it is
+  tokenizer: ./tokenizer    # a folder with tokenizer.json, or such a file; without it one word counts as a token
+  template: "Say more about: {text}"
+  prompts: {file: prompts.jsonl, order: drawn}   # instead of length: own texts, in the file's order or drawn
+  turns: 3                  # a conversation that resends its history; think: 2s between an answer and the next turn
+completion: {...}           # POST completions: the same without system, turns and think
+generate:                   # Triton's generate_stream (stream: false: generate)
+  text_input: text_input    # names of the model's tensors
+  text_output: text_output
+  max_tokens_key: parameters.max_tokens      # a dot leads into an object
+  extra: {parameters: {stream: true}}
+```
+
+It must not know requests, files' contents or tokenizers.
+"""
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field
+
+from loadgen.traffic.parts import Count, DurationOrZeroNs, Name, Part
+from loadgen.traffic.words import show_value
+
+PLACE = "{text}"
+
+
+def _template(value: str) -> str:
+    if value.count(PLACE) != 1:
+        raise ValueError(f'{show_value(value)} needs {PLACE} once, e.g. "Translate: {PLACE}"')
+    return value
+
+
+def _json(value: Any) -> Any:
+    """YAML knows dates and other keys than text; JSON does not."""
+    for inner in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        _json(inner)
+    if isinstance(value, dict) and not all(isinstance(key, str) for key in value):
+        raise ValueError(f"{show_value(value)} has a key that is no text; quote it")
+    if not isinstance(value, dict | list | str | int | float | None) or (
+        isinstance(value, float) and not math.isfinite(value)
+    ):
+        raise ValueError(f"{show_value(value)} has no JSON form; quote it")
+    return value
+
+
+Json = Annotated[dict[str, Any], AfterValidator(_json)]
+
+
+class Prompts(Part):
+    """Texts of a file: of .jsonl one text or object a line, of any other file one text a line."""
+
+    file: Name = Field(examples=["prompts.jsonl"])
+    field: Name = "prompt"  # of an object: the key of its text; a list of messages there is sent as it is
+    order: Literal["file", "drawn"] = "file"
+
+
+class Texts(Part):
+    """What all kinds that send text have in common."""
+
+    stream: bool = True
+    tokenizer: Name | None = None
+    template: Annotated[str, AfterValidator(_template)] = PLACE
+    prompts: Prompts | None = None
+    max_tokens_key: Name = "max_tokens"
+    extra: Json = Field(default_factory=dict)
+
+    def length_fault(self, *, has_length: bool) -> str | None:
+        """What is wrong with the kind's length (`length` or `lengths`), if anything."""
+        if self.prompts is not None and has_length:
+            return "takes its texts from prompts, so their length is given; take length out"
+        if self.prompts is None and not has_length:
+            return "needs the length of its prompts in tokens, e.g. length: 200, or prompts: {file: ...}"
+        return None
+
+
+class Completion(Texts):
+    """OpenAI-compatible completions."""
+
+    temperature: Annotated[float, Field(ge=0)] | None = None
+    ignore_eos: bool | None = None
+
+
+class Chat(Completion):
+    """OpenAI-compatible chat."""
+
+    system: str | None = None
+    turns: Annotated[Count, Field(le=1000)] = 1
+    think_ns: DurationOrZeroNs = Field(0, alias="think")
+
+
+class Generate(Texts):
+    """Triton's generate extension."""
+
+    text_input: Name = "text_input"
+    text_output: Name = "text_output"

@@ -1,0 +1,203 @@
+"""Texts of so many tokens, all of them different from their first words on, so that no cache on the way helps.
+
+With a tokenizer a text has exactly the tokens asked for when it is encoded again (special tokens not counted);
+without one a word counts as a token.  Random words, the same for the same seed.  It must not know models,
+protocols or requests; it reads files of the profile and never fetches anything.
+"""
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from loadgen.records import LoadgenError
+from loadgen.traffic.chat import PLACE, Prompts
+
+_TRIES = 20  # for one text to be different from all others
+_MENDS = 30  # for one text to have its tokens
+_BATCH = 64
+_MOST_WORDS = 4000
+_PLAIN = re.compile(r"[Ġ▁]?([a-z]{2,12})")  # a vocabulary's entry that can stand as a word
+_FEW = 16  # words that a vocabulary must offer
+WORDS = tuple(
+    """able about above act add after again age air all along also always and angle animal answer any area arm
+    art ask away baby back ball bank base bear beat bed begin bell best big bird black blood blue board boat
+    body bone book both bottom box boy bread break bright bring brother build burn busy buy call camp capital
+    car care carry case catch cause cell center chair change check child choose circle city class clean clear
+    climb clock close cloud coast cold color column come common contain cook cool copy corn cost cotton count
+    country course cover cow create cross crowd cry current cut dance dark day dead deal dear decide deep desert
+    design develop differ direct doctor dog dollar door double down draw dream dress drink drive drop dry duck
+    early earth ease east eat edge effect egg eight electric else end enemy energy engine enough enter equal
+    event ever every exact example eye face fact fair fall family famous far farm fast father favor fear feed
+    feel feet fell few field fight figure fill final find fine finger finish fire first fish fit five flat floor
+    flow flower fly follow food foot force forest form forward found four fraction free fresh friend front fruit
+    full fun game garden gas gather general gentle get girl give glad glass go gold good govern grand grass gray
+    great green ground group grow guess guide gun hair half hand happen happy hard hat have head hear heart heat
+    heavy help high hill history hit hold hole home hope horse hot hour house huge human hunt hurry ice idea""".split()  # noqa: SIM905 - readable
+)
+
+
+class Tokenizer(Protocol):
+    """What is used of the `tokenizers` library."""
+
+    def encode_batch(self, texts: list[str], *, add_special_tokens: bool) -> Sequence[Any]: ...
+    def get_vocab(self) -> dict[str, int]: ...
+
+
+@lru_cache(8)
+def load_tokenizer(path: Path) -> Tokenizer:
+    """A tokenizer.json, or the one in a folder.  Raises LoadgenError."""
+    file = path / "tokenizer.json" if path.is_dir() else path
+    try:
+        from tokenizers import Tokenizer as Library
+    except ImportError:
+        raise LoadgenError(
+            f"tokenizer {path}: needs the tokenizers library; pip install 'loadgen[tokenizer]'"
+        ) from None
+    if not file.is_file():
+        raise LoadgenError(
+            f"tokenizer {path}: there is no {file.name}; allowed: a local tokenizer.json or its folder"
+        )
+    try:
+        tokenizer = Library.from_file(str(file))
+    except Exception as why:  # noqa: BLE001 - the library raises bare Exception
+        raise LoadgenError(f"tokenizer {file}: {why}") from None
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    whole: Tokenizer = tokenizer
+    return whole
+
+
+def counter(tokenizer: Tokenizer | None) -> Callable[[str], int]:
+    """Tokens in a text; without a tokenizer its words."""
+    if tokenizer is None:
+        return lambda text: len(text.split())
+    return lambda text: len(tokenizer.encode_batch([text], add_special_tokens=False)[0])
+
+
+def make_texts(
+    lengths: Sequence[int],
+    rng: np.random.Generator,
+    tokenizer: Tokenizer | None = None,
+    template: str = PLACE,
+) -> list[str]:
+    """One text for each length, template and all.
+
+    Raises LoadgenError for a length that the template alone passes, or that no words of this tokenizer add up to.
+    """
+    words = _words(tokenizer)
+    texts: list[str] = []
+    seen: set[str] = set()
+    for start in range(0, len(lengths), _BATCH):
+        for text, length in zip(
+            _exact(lengths[start : start + _BATCH], rng, words, tokenizer, template),
+            lengths[start : start + _BATCH],
+            strict=True,
+        ):
+            one = text
+            for _ in range(_TRIES):
+                if one not in seen:
+                    break
+                (one,) = _exact([length], rng, words, tokenizer, template)
+            seen.add(one)
+            texts.append(one)
+    return texts
+
+
+def _words(tokenizer: Tokenizer | None) -> Sequence[str]:
+    """Words that are one token each behind another word, as far as there are any."""
+    if tokenizer is None:
+        return WORDS
+    entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
+    matches = (_PLAIN.fullmatch(entry) for entry, _ in entries)
+    known = list(dict.fromkeys(match[1] for match in matches if match))[:_MOST_WORDS]
+    alone, twice = _counts(known, tokenizer), _counts([f"{word} {word}" for word in known], tokenizer)
+    words = [word for word, one, two in zip(known, alone, twice, strict=True) if two == one + 1]
+    return words if len(words) >= _FEW else WORDS
+
+
+def _exact(
+    lengths: Sequence[int],
+    rng: np.random.Generator,
+    words: Sequence[str],
+    tokenizer: Tokenizer | None,
+    template: str,
+) -> list[str]:
+    drawn = [[words[i] for i in rng.integers(0, len(words), size=n)] for n in lengths]
+    texts = [template.replace(PLACE, " ".join(d)) for d in drawn]
+    wrong = list(range(len(lengths)))
+    for _ in range(_MENDS):
+        counts = _counts([texts[at] for at in wrong], tokenizer)
+        off = [(at, lengths[at] - n) for at, n in zip(wrong, counts, strict=True) if n != lengths[at]]
+        if not off:
+            return texts
+        for at, off_by in off:
+            own = drawn[at]
+            if off_by < 0:
+                del own[max(off_by, -len(own)) :]
+            lacking = max(off_by, 0 if own else 1)
+            own += [words[i] for i in rng.integers(0, len(words), size=lacking)]
+            texts[at] = template.replace(PLACE, " ".join(own))
+        wrong = [at for at, _ in off]
+    least = min(_counts([template.replace(PLACE, word) for word in words], tokenizer))
+    length = lengths[wrong[0]]
+    if length < least:
+        raise LoadgenError(
+            f"a prompt of {length} tokens: the template with one word has {least}; allowed: {least} or more"
+        )
+    raise LoadgenError(
+        f"a prompt of {length} tokens: words of this tokenizer do not add up to it; give another length"
+    )
+
+
+def _counts(texts: list[str], tokenizer: Tokenizer | None) -> list[int]:
+    if tokenizer is None:
+        return [len(text.split()) for text in texts]
+    return [len(encoded) for encoded in tokenizer.encode_batch(texts, add_special_tokens=False)]
+
+
+Prompt = str | list[dict[str, Any]]  # text, or messages of a chat
+
+
+def read_prompts(prompts: Prompts, folder: Path) -> list[Prompt]:
+    """The prompts of a file; a relative path counts from `folder`.  Raises LoadgenError, naming file and line."""
+    path = folder / prompts.file
+    try:
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+    except (OSError, UnicodeDecodeError) as why:
+        words = why.strerror if isinstance(why, OSError) else "it is no UTF-8 text"
+        raise LoadgenError(f"prompts {path}: {words}") from None
+    is_json = path.suffix.lower() in (".jsonl", ".ndjson")
+    found = [
+        _from_json(line, prompts.field, f"{path}:{number}") if is_json else line
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
+    if not found:
+        raise LoadgenError(f"prompts {path}: there is no text in it")
+    return found
+
+
+def _from_json(line: str, field: str, where: str) -> Prompt:
+    try:
+        row = json.loads(line)
+    except ValueError as why:
+        raise LoadgenError(f"prompts {where}: no JSON: {why}") from None
+    value = row.get(field, row.get("messages")) if isinstance(row, dict) else row
+    if isinstance(value, str) and value:
+        return value
+    if isinstance(value, list) and value and all(isinstance(turn, dict) and "role" in turn for turn in value):
+        return value
+    raise LoadgenError(
+        f"prompts {where}: no text or messages under {field!r}; allowed: a text, or an object with {field!r}"
+    )
+
+
+def pick_prompts(found: Sequence[Prompt], n: int, order: str, rng: np.random.Generator) -> list[Prompt]:
+    """`n` of them: in the file's order, round and round, or drawn with equal chances."""
+    at = np.arange(n) % len(found) if order == "file" else rng.integers(0, len(found), size=n)
+    return [found[i] for i in at]
