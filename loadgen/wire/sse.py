@@ -40,15 +40,13 @@ class SseParser:
 
     def feed(self, data: bytes) -> list[Event]:
         """Raises ProtocolError for an event of more than EVENT_LIMIT bytes."""
-        if (
-            self._fresh
-            and data[:5] == b"data:"
-            and data.find(b"\n") == len(data) - 2
-            and data[-1:] == b"\n"
-            and b"\r" not in data
-        ):
-            self._started = True  # one whole event of one line, as most servers write a token
-            return [(b"", data[6:-2] if data[5:6] == b" " else data[5:-2])]
+        if self._fresh and data[:6] == b"data: " and data[-2:] == b"\n\n" and b"\r" not in data:
+            parts = data[6:-2].split(b"\n\ndata: ")
+            if data.count(b"\n") == 2 * len(
+                parts
+            ):  # whole events of one line each, as most servers write tokens
+                self._started = True
+                return [(b"", part) for part in parts]
         events: list[Event] = []
         if self._after_cr and data:
             self._after_cr = False
