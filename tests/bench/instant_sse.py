@@ -15,8 +15,16 @@ MODEL = "instant"
 
 def events(chunks):
     """The answer's events as HTTP chunks."""
+
     def event(choices, **fields):
-        told = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": MODEL, "choices": choices, **fields}
+        told = {
+            "id": "chatcmpl-1",
+            "object": "chat.completion.chunk",
+            "created": 1,
+            "model": MODEL,
+            "choices": choices,
+            **fields,
+        }
         return f"data: {json.dumps(told)}\n\n".encode()
 
     def delta(finish=None, **fields):
@@ -27,7 +35,8 @@ def events(chunks):
              event(delta("stop")), event([], usage=usage), b"data: [DONE]\n\n"]  # fmt: skip
     framed = [b"%x\r\n%s\r\n" % (len(data), data) for data in plain]
     framed[0] = (
-        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n" + framed[0]
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        + framed[0]
     )
     framed[-1] += b"0\r\n\r\n"
     return framed

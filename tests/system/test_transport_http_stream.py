@@ -65,7 +65,7 @@ def talk(run, handle, *, request=CHAT, count=1, cancel_s=None):
                     await asyncio.sleep(cancel_s)
                     transport.cancel(token, Outcome.CANCELLED)
                 await told.wait(token + 1)
-            return [(reply, told.streams[reply.token]) for reply in told.replies], transport
+            return [(reply, told.streamed[reply.token]) for reply in told.replies], transport
 
     return run(job())
 
@@ -274,11 +274,11 @@ def test_requests_that_no_connection_took_have_streams_too(run):
             for token in (1, 0, 2):
                 transport.cancel(token, Outcome.CANCELLED)
             await told.wait(3)
-            assert sorted(told.streams) == [0, 1, 2]
+            assert sorted(told.streamed) == [0, 1, 2]
             await transport.close()
             told.send(transport, 3, prepared)
             await told.wait(4)
-            assert told.streams[3].chunk_ns == []
+            assert told.streamed[3].chunk_ns == []
 
     run(job())
 
@@ -296,7 +296,7 @@ def test_plain_and_streamed_requests_share_a_connection(run):
                 told.send(transport, token, prepared[token % 2])
                 await told.wait(token + 1)
             assert told.outcomes == {"OK": 8}
-            assert sorted(told.streams) == [0, 2, 4, 6]
+            assert sorted(told.streamed) == [0, 2, 4, 6]
             assert transport.connections_opened == 1
 
     run(job())
@@ -364,7 +364,7 @@ def test_a_judge_says_what_a_success_is(run):
         async with talking(answers(status, data)) as (transport, told):
             told.send(transport, 0, transport.prepare(Request("p", (), b"", judge=judge)))
             (reply,) = await told.wait(1)
-            assert not told.streams
+            assert not told.streamed
             return reply.outcome.name, reply.status, reply.detail
 
     assert run(job(200, b'{"ok":true}')) == ("OK", 200, None)
