@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 LEAD_NS = 5_000_000  # a phase starts this long after it was set up, so that its first arrival is not late
 _BURST = 64  # a backlog is sent in bites of this many, answers are read in between
-_OF_TRANSPORT = ("conn_waits", "resent", "reconnects")
+_OF_TRANSPORT = ("conn_waits", "resent", "reconnects", "cut_short")
 _RETRY_NS = 100_000_000  # a closed-loop user who found no server does not knock faster than this
 _SWEEP_S = 0.01  # how often requests are looked through for timeouts
 

@@ -6,7 +6,6 @@ not know how connections are chosen or opened: that is its owner's business.
 
 import asyncio
 from collections.abc import Callable
-from copy import copy
 from typing import TYPE_CHECKING, cast
 
 from loadgen.records import Outcome, Request, Streamed
@@ -42,8 +41,8 @@ class PreparedHttp:
 
     def patched(self, piece: bytes) -> "PreparedHttp":
         """The same request with other bytes in its slot.  Raises ValueError unless they are as many."""
-        other = copy(self)
-        other.data = put(self.data, piece, self.slot)
+        other = PreparedHttp(put(self.data, piece, self.slot))
+        other.slot, other.reader, other.judge, other.plain = self.slot, self.reader, self.judge, self.plain
         return other
 
 
@@ -192,8 +191,13 @@ class Connection(Link):
 
     def _wait(self) -> None:
         """The answer is over, its framing is not: most servers send the rest at once, some never."""
+        assert self.reader.head is not None  # noqa: S101 - nothing is over without one
         patience_s = self._owner.patience_s
-        if patience_s < _HARDLY_S:
+        if not self.reader.head.keep_alive:  # nothing to be gained
+            self._owner.reconnects += 1
+            self.drop()
+            self._conclude()
+        elif patience_s < _HARDLY_S:
             self._give_up()
         else:
             self._timer = asyncio.get_running_loop().call_later(patience_s, self._give_up)

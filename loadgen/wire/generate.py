@@ -12,7 +12,7 @@ from typing import Any
 from loadgen.records import LoadgenError, Request, Streamed
 from loadgen.wire.kserve_http import model_path
 from loadgen.wire.openai import encode_json
-from loadgen.wire.stream import StreamReader, WholeReader
+from loadgen.wire.stream import EventReader, WholeReader
 
 
 def generate_request(  # noqa: PLR0913 - one keyword a field
@@ -63,7 +63,7 @@ def _text(value: Any) -> str:
     return "" if value is None else str(value)
 
 
-class GenerateReader(StreamReader):
+class GenerateReader(EventReader):
     """An answer of generate_stream."""
 
     __slots__ = ("_key", "_output")

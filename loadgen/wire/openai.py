@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from loadgen.records import LoadgenError, Outcome, Request, Streamed
-from loadgen.wire.stream import StreamReader, WholeReader
+from loadgen.wire.stream import EventReader, WholeReader
 
 CHAT, COMPLETIONS = "chat/completions", "completions"
 _OTHER = (
@@ -96,7 +96,7 @@ def _natural(value: Any) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else -1
 
 
-class OpenAiReader(StreamReader):
+class OpenAiReader(EventReader):
     """A streamed chat or completion.  Choices are kept apart: text and finish are those of choice 0."""
 
     __slots__ = ("_begun", "_ended")

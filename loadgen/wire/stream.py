@@ -70,7 +70,7 @@ def no_stream(body: bytes, *, complete: bool) -> Failure:
     return Outcome.PROTOCOL, f"no event stream, where one was asked: {start}"
 
 
-class StreamReader:
+class EventReader:
     """See seams.AnswerReader.  A dialect gives `_chunk` and `_unended`.
 
     `keep_text` keeps the text of the answer; `count` counts tokens in a text, for servers that tell no usage.
@@ -100,17 +100,21 @@ class StreamReader:
             return
         if self._head is not None and len(self._head) < WORDS_LIMIT:
             self._head += data[: WORDS_LIMIT - len(self._head)]
+        prefix, suffix, into = self._prefix, self._suffix, self._into
+        start, stop = len(prefix), -len(suffix)
         for name, event in self._parser.feed(data):
-            if self._prefix and event.startswith(self._prefix) and event.endswith(self._suffix) and not name:
-                text = event[len(self._prefix) : -len(self._suffix)]
+            if prefix and event[:start] == prefix and event[stop:] == suffix and not name:
+                text = event[start:stop]
                 if text and b'"' not in text and b"\\" not in text:
                     self._chunks.append(now_ns)
-                    if self._into is not None:
-                        self._into.append(text.decode("utf-8", "replace"))
+                    if into is not None:
+                        into.append(text.decode("utf-8", "replace"))
                     continue
             self._event(name, event, now_ns)
             if self._done or self._failure is not None:
                 return
+            prefix, suffix, into = self._prefix, self._suffix, self._into
+            start, stop = len(prefix), -len(suffix)
 
     def _event(self, name: bytes, event: bytes, now_ns: int) -> None:
         self._head = None

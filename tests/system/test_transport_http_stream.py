@@ -161,6 +161,13 @@ def test_done_ends_the_request_though_the_server_keeps_silent(run):
         assert reply.done_ns - came.chunk_ns[-1] < 40e6, "the end is [DONE], not the end of patience"
 
 
+def test_a_connection_that_will_not_be_kept_is_not_waited_for(run):
+    answers, transport = talk(run, later(HEAD + b"\r\n" + body(*PLAIN)), count=3)
+    assert [seen(pair) for pair in answers] == [GOOD] * 3
+    assert (transport.connections_opened, transport.reconnects, transport.cut_short) == (3, 3, 0)
+    assert transport.patience_s == 0.05
+
+
 def test_framing_that_ends_a_little_later_keeps_the_connection(run):
     pieces = (CHUNKED + framed(body(*PLAIN)), LAST)
     answers, transport = talk(run, later(*pieces, gap_s=0.01), count=4)
