@@ -200,7 +200,7 @@ class _Run:
             "profile": {"name": profile.name, "text": profile.text, "sha256": profile.sha256},
             "kinds": [{"name": k.name, "model": k.model, "version": k.version, "batch": k.batch,
                        "weight": k.weight, "timeout_ns": k.timeout_ns,
-                       "stream": k.stream or k.text is not None} for k in profile.kinds.values()],
+                       "stream": k.stream or (k.text is not None and k.text.stream)} for k in profile.kinds.values()],
             "cap": {"in_flight": cap and cap.in_flight, "when_full": cap.when_full if cap else "wait"},
             "objectives": [o.text for o in profile.objectives],
             "phases": [{"name": p.name, "loop": p.loop, "measured": p.measured, "duration_ns": p.duration_ns,

@@ -200,25 +200,25 @@ class EventReader:
 
 
 class WholeReader:
-    """An answer in one JSON body: one stamp, that of its last byte.  A dialect says what it `_brings`."""
+    """An answer in one JSON body: tokens, but no chunks and no first one, for nobody saw them come.  A dialect
+    says what it `_brings`.
+    """
 
-    __slots__ = ("_count", "_keep_text", "_last_ns", "_parts", "_size", "_streamed", "finished")
+    __slots__ = ("_count", "_keep_text", "_parts", "_size", "_streamed", "finished")
 
     def __init__(self, *, keep_text: bool = False, count: Callable[[str], int] | None = None) -> None:
         self.finished = False
         self._parts: list[bytes] = []
         self._size = 0
-        self._last_ns = 0
         self._keep_text, self._count = keep_text, count
         self._streamed = Streamed()
 
-    def feed(self, data: bytes, now_ns: int) -> None:
+    def feed(self, data: bytes, now_ns: int) -> None:  # noqa: ARG002 - see seams.AnswerReader
         """See seams.AnswerReader."""
         self._size += len(data)
         if self._size > EVENT_LIMIT:
             raise ProtocolError(f"a JSON answer of more than {EVENT_LIMIT} bytes")
         self._parts.append(data)
-        self._last_ns = now_ns
 
     def end(self, *, complete: bool) -> tuple[Outcome, str | None]:
         """See seams.AnswerReader."""
@@ -238,8 +238,6 @@ class WholeReader:
         if not brings:
             return Outcome.PROTOCOL, "an answer without a single token"
         came = self._streamed
-        came.chunk_ns.append(self._last_ns)
-        came.first_content_ns = self._last_ns if text else 0
         if came.tokens_out > 0:
             came.source = "usage"
         elif self._count is not None:

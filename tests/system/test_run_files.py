@@ -58,9 +58,9 @@ def test_two_workers_send_them_too_and_run_json_says_how_many(run):
     phase = [row[0] for row in sent[3:]]
     assert np.bincount(np.array(phase, int), minlength=5).min() >= 2  # each row twice or three times
     told = json.loads((out / "run.json").read_text())
-    files = told["client"]["senders"][1]["kinds"]
+    files = told["client"]["senders"][1]["kinds"]["k"]["files"]
     assert files == [
-        {"kind": "k", "file": f"{out.parent}/rows.jsonl", "inputs": ["INPUT"], "order": "random", "columns": ["x"],
+        {"file": f"{out.parent}/rows.jsonl", "inputs": ["INPUT"], "order": "random", "columns": ["x"],
          "rows": 5, "rows_built": 5}
     ]  # fmt: skip
 

@@ -265,9 +265,9 @@ def test_a_chunk_of_megabytes():
 
 WHOLE = {
     "chat": ({"choices": [{"message": {"content": "Hi"}, "finish_reason": "stop"}], "usage": {"prompt_tokens": 3, "completion_tokens": 2}},
-             ("OK", None, [7], 7, 3, 2, "usage", "stop", "Hi")),
-    "completion": ({"choices": [{"text": "Hi", "finish_reason": "length"}]}, ("OK", None, [7], 7, -1, -1, "", "length", "Hi")),
-    "tool call": ({"choices": [{"message": {"content": None, "tool_calls": [{}]}}]}, ("OK", None, [7], 0, -1, -1, "", "", "")),
+             ("OK", None, [], 0, 3, 2, "usage", "stop", "Hi")),
+    "completion": ({"choices": [{"text": "Hi", "finish_reason": "length"}]}, ("OK", None, [], 0, -1, -1, "", "length", "Hi")),
+    "tool call": ({"choices": [{"message": {"content": None, "tool_calls": [{}]}}]}, ("OK", None, [], 0, -1, -1, "", "", "")),
     "nothing": ({"choices": [{"message": {"content": ""}}], "usage": {"completion_tokens": 0}},
                 ("PROTOCOL", "an answer without a single token", [], 0, -1, 0, "", "", "")),
     "error": ({"error": {"message": "died", "code": 503}}, ("REJECTED", "error 503 in the answer: died", [], 0, -1, -1, "", "", "")),
@@ -276,7 +276,7 @@ WHOLE = {
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_an_answer_that_is_not_streamed_has_one_stamp(name):
+def test_an_answer_that_is_not_streamed_has_tokens_but_no_chunks(name):
     told, (outcome, detail, *came) = WHOLE[name]
     data = json.dumps(told).encode()
     reader = OpenAiWhole(keep_text=True)
