@@ -22,7 +22,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 @app.command()
 def lint(files: Files) -> None:
-    """Read profiles and say OK, or every line that is wrong (exit 2).
+    """Read profiles and say OK, with notes on what is legal but unwise, or every line that is wrong (exit 2).
 
     Example: loadgen profile lint traffic_profiles/*.yaml
     """
@@ -43,18 +43,20 @@ def lint(files: Files) -> None:
 
 
 def _linted(file: Path) -> list[str]:
+    from loadgen.analysis.unwise import unwise
     from loadgen.planstory import describe_plan
     from loadgen.schedule import plan
     from loadgen.traffic.profile import load_profile
 
     profile = load_profile(file)
-    arrivals = sum(story.planned or 0 for story in describe_plan(plan(profile)) if story.loop == "open")
-    return [
-        (
-            f"{file}: OK: {_n(len(profile.kinds), 'kind')}, {_n(len(profile.phases), 'phase')}, "
-            f"{_n(arrivals, 'arrival')} in open loops, {_n(len(profile.objectives), 'objective')}"
-        )
-    ]
+    planned = plan(profile)
+    stories = describe_plan(planned)
+    arrivals = sum(story.planned or 0 for story in stories if story.loop == "open")
+    counted = (
+        f"{file}: OK: {_n(len(profile.kinds), 'kind')}, {_n(len(profile.phases), 'phase')}, "
+        f"{_n(arrivals, 'arrival')} in open loops, {_n(len(profile.objectives), 'objective')}"
+    )
+    return [counted, *(f"{file}: note: {note}" for note in unwise(profile, planned, stories))]
 
 
 @app.command()

@@ -1,5 +1,8 @@
-"""What is drawn of a plan, by values."""
+"""What is drawn of a plan, and what lint says of it, by values."""
 
+import pytest
+
+from loadgen.analysis.unwise import unwise
 from loadgen.planstory import describe_plan
 from loadgen.report.plan import WIDTH, plan_data, plan_lines
 from loadgen.schedule import plan
@@ -20,6 +23,10 @@ def made(folder, kinds="k: {model: m}", phases=(WARM, STEADY), more=""):
 
 def lines(*args, **more):
     return plan_lines(*made(*args, **more))
+
+
+def notes(*args, **more):
+    return unwise(*made(*args, **more))
 
 
 def trace(folder, stamps, more=""):
@@ -71,3 +78,72 @@ def test_no_line_is_wider_than_its_page(tmp_path):
     told = lines(tmp_path, kinds, phases=[WARM, phase])
     assert max(map(len, told)) == WIDTH
     assert sum("(bars widen)" in line for line in told) == 2
+
+
+def test_a_sound_profile_has_no_notes(tmp_path):
+    more = 'cap: {in_flight: 64}\nobjectives: ["latency p99 < 2s", "lag p50 < 1s", "requests/s > 5"]'
+    assert notes(tmp_path, more=more) == []
+
+
+@pytest.mark.parametrize(
+    ("kinds", "rate", "n"),
+    [("k: {model: m}", "10/s", 600), ("k: {model: m, sequence: {requests: 2}}", "5/s", 600)],
+)
+def test_too_few_requests_for_a_percentile(tmp_path, kinds, rate, n):
+    phase = f"{{name: go, open: {{arrivals: uniform, rate: [{{duration: 60s, at: {rate}}}]}}}}"
+    objectives = (
+        'objectives: ["latency p99 < 2s", "latency p95 < 2s", "latency max < 9s", "latency mean < 1s"]'
+    )
+    assert notes(tmp_path, kinds, [WARM, phase], objectives) == [
+        (
+            f'objective "latency p99 < 2s": about {n} requests will be judged, of which 6.0 lie beyond it, so chance '
+            "decides; plan 1,000 or more"
+        )
+    ]
+
+
+def test_how_many_a_closed_loop_sends_is_not_guessed(tmp_path):
+    phase = "{name: go, closed: {users: 8, duration: 1s}}"
+    assert notes(tmp_path, phases=[WARM, phase], more='objectives: ["latency p99 < 2s"]') == []
+
+
+def test_a_timeout_in_front_of_an_objective(tmp_path):
+    kinds = "k: {model: m, timeout: 1s}, l: {model: m, timeout: 5s}"
+    more = 'objectives: ["latency p50 < 2s", "l: service p50 < 2s", "lag p50 < 20s"]'
+    assert notes(tmp_path, kinds, more=more) == [
+        (
+            'objective "latency p50 < 2s": the timeout ends sooner (k 1 s), so slower answers are never seen; make the '
+            "timeout longer than the bound"
+        )
+    ]
+
+
+def test_cold_slots(tmp_path):
+    users = "{name: go, closed: {users: 32, requests: 99}}"
+    assert notes(tmp_path, phases=[WARM, users]) == [
+        (
+            "the warm-up has 8 users, phase 'go' has 32 users, so some of the server's slots begin cold; give the "
+            "warm-up as many"
+        )
+    ]
+    assert notes(tmp_path, phases=[users]) == [
+        "no phase is a warm-up, so first requests are in the figures; put one with warmup: true first"
+    ]
+
+
+def test_a_burst_over_the_cap_and_rows_left_out(tmp_path):
+    phase = trace(tmp_path, [0, 0, 0, 1, 2, 2], ", skip: 1, where: {in: {max: 5}}")
+    told = notes(tmp_path, phases=[WARM, phase], more="cap: {in_flight: 1, when_full: drop}")
+    assert told == [
+        (
+            "phase 'replay': up to 2 arrivals are due at one instant, the cap is 1: 1 of them are dropped whatever the "
+            "server does"
+        ),
+        "phase 'replay': 2 of 6 rows of t.csv are left out (skip: 1, where in: 1)",
+    ]
+
+
+def test_output_of_tensors(tmp_path):
+    assert notes(tmp_path, "k: {model: m, output: 5}") == [
+        "kind 'k': tensors have no tokens out, so output is not used; take it out"
+    ]

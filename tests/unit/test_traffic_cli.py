@@ -37,8 +37,9 @@ def call(*words):
 def test_lint_says_ok_with_counts(tiny):
     result = call("lint", tiny)
     assert result.exit_code == 0
-    [ok] = result.stdout.splitlines()
+    ok, note = result.stdout.splitlines()
     assert ok == f"{tiny}: OK: 2 kinds, 2 phases, 400 arrivals in open loops, 1 objective"
+    assert re.match(rf'{tiny}: note: objective "a: latency p99 < 5ms": about \d\d\d requests', note)
 
 
 def test_lint_takes_a_trace_beside_its_profile_and_says_when_it_is_not_there(tmp_path):
