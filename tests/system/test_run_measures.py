@@ -324,3 +324,24 @@ def test_sixteen_bit_floats_go_as_binary_over_http(run, datatype):
         assert (tensor["datatype"], tensor["parameters"]["binary_data_size"]) == (datatype, 8)
         assert "data" not in tensor
         assert len(body) - size == 8  # four values of two bytes
+
+
+def test_a_run_tells_how_bursty_its_plan_was(run, tmp_path):
+    """Issue: a trace with equal stamps fires bursts.  Here three, one and two at a time, a tenth of a second apart."""
+    (tmp_path / "t.csv").write_text("t,in\n" + "".join(f"{t},4\n" for t in (0, 0, 0, 1, 2, 2)))
+    text = (
+        "name: t\nkinds: {k: {model: m, length: 4}}\nphases:\n  - {name: warm, warmup: true, closed: {users: 2, requests: 4}}\n"
+        "  - {name: replay, trace: {file: t.csv, columns: {time: t, input: in}, unit: s, speed: 10}}\n"
+    )
+    with Mock(lambda _: (0.0, 200, None)) as mock:
+        result, summary, out = run(text, mock)
+    assert result.code in (0, 3), result.err
+    warm, replay = summary["phases"]
+    assert warm["plan"] is None
+    assert replay["counts"]["sent"] == 6
+    assert replay["plan"]["gap_cv"] == pytest.approx(1.5**0.5)
+    assert replay["plan"]["dispersion"] == pytest.approx(244 / 114)
+    assert replay["plan"]["largest_burst"] == 3
+    told = json.loads((out / "run.json").read_text())["phases"][1]
+    assert (told["arrivals"]["share_an_instant"], told["arrivals"]["bin_ns"]) == (5, 12_000_000)
+    assert told["plan"]["rows_kept"] == 6  # the trace's own facts stay where they were
