@@ -78,7 +78,8 @@ def _open(phase: Phase, story: PhaseStory) -> Iterator[str]:
     if arrivals is None or not story.planned or story.column_counts is None or story.column_ns is None:
         yield counted
         return
-    busiest = f"busiest {show_ns(arrivals.bin_ns)} {arrivals.peak_per_s:.4g}/s, from {show_ns(arrivals.peak_at_ns)} on"
+    when = f"from {show_ns(arrivals.peak_at_ns)} on" if arrivals.peak_at_ns else "at the start"
+    busiest = f"busiest {show_ns(arrivals.bin_ns)} {arrivals.peak_per_s:.4g}/s {when}"
     yield f"{counted}, mean {story.mean_per_s:.4g}/s, {busiest}"
     sent = [count / (story.column_ns * 1e-9) for count in story.column_counts]
     asked = asked_per_s(phase)

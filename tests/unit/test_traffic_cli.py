@@ -76,7 +76,7 @@ def test_show_tells_phases_rates_and_kinds(tiny):
     assert result.exit_code == 0
     assert "\nwarm  (warm-up, not measured)\n  closed, 2 users, until 10 requests\n" in result.stdout
     assert (
-        "open, uniform: 400 arrivals in 10 s, mean 40/s, busiest 500 ms 78/s, from 9.5 s on" in result.stdout
+        "open, uniform: 400 arrivals in 10 s, mean 40/s, busiest 500 ms 78/s from 9.5 s on" in result.stdout
     )
     rows = {line.split()[0]: line.split() for line in result.stdout.splitlines() if "▁" in line}
     arrivals, asked = rows["arrivals"], rows["asked"]
