@@ -101,7 +101,7 @@ def first_shots(
             [shot] = sequence_dialogues([shot], kind.sequence, target, entropy=plan.seed, requests=1)
             assert shot.care is not None  # noqa: S101 - just made
             assert shot.care.begin is not None  # noqa: S101
-            shot = shot._replace(prepared=shot.care.begin(0).first(), care=None)
+            shot = shot.care.begin(0).first()
         shots.append(FirstShot(message.request, shot.prepared))
     return shots
 
