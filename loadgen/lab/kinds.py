@@ -44,6 +44,10 @@ class KindMaker(Protocol):
     def in_order(self) -> bool:
         """Whether variants are sent one after the other: rows of a file."""
 
+    @property
+    def unrepeated(self) -> bool:
+        """Whether a variant that was sent before would be answered sooner: prompts, for a server's prefix cache."""
+
     def most(self, asked: Sequence[Wanted]) -> int:
         """How many variants are worth having, where these are the shortest and longest asked for."""
 
@@ -94,6 +98,8 @@ def check_target(kind: Kind, target: Target) -> None:
 
 class TensorKind:
     """KServe v2 inference."""
+
+    unrepeated = False
 
     def __init__(
         self, kind: Kind, facts: ModelFacts, target: Target, folder: Path, memory: SharedMemory | None
@@ -168,6 +174,10 @@ class TextKind:
     def in_order(self) -> bool:
         return self._part.prompts is not None and self._part.prompts.order == "file"
 
+    @property
+    def unrepeated(self) -> bool:
+        return self._part.prompts is None
+
     def most(self, asked: Sequence[Wanted]) -> int:
         if (
             fault := self._part.length_fault(has_length=any(w.length is not None for w in asked))
@@ -192,7 +202,7 @@ class TextKind:
 class PlainKind:
     """Requests to any HTTP server."""
 
-    in_order = False
+    in_order = unrepeated = False
     budget = BUDGET_BYTES
 
     def __init__(self, kind: Kind, http: HttpRequest, folder: Path) -> None:

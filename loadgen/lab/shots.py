@@ -53,7 +53,7 @@ def make_shots(
     """
     kinds, asked = list(profile.kinds.values()), extremes(plan)
     most = [maker.most(ends) for maker, ends in zip(makers, asked, strict=True)]
-    needed = demand(plan, most, [maker.in_order for maker in makers])
+    needed = demand(plan, most, [m.in_order for m in makers], [m.unrepeated for m in makers])
     needed, rounded = within_memory(needed, [m.size for m in makers], [m.budget for m in makers])
     shots: list[Shot] = []
     facts: dict[str, Any] = {}
@@ -92,10 +92,13 @@ def first_shots(
     makers: Sequence[KindMaker],
     plan: Plan,
 ) -> list[FirstShot]:
-    """One request of each kind, of a length in the middle of what is asked for; of a sequence all in one."""
+    """One request of each kind, of a length in the middle of what is asked for; of a sequence all in one.
+
+    Its contents are its own, where they are random: none of the load's is known to the server before.
+    """
     shots = []
     for place, (kind, maker) in enumerate(zip(profile.kinds.values(), makers, strict=True)):
-        [message] = maker.messages([typical(plan)[place]], pool_rng(plan.seed, kind.name))
+        [message] = maker.messages([typical(plan)[place]], pool_rng(plan.seed, f"the first of {kind.name}"))
         shot = Shot(transport.prepare(message.request), place, -1, message.items)
         if kind.sequence is not None:
             [shot] = sequence_dialogues([shot], kind.sequence, target, entropy=plan.seed, requests=1)
