@@ -41,6 +41,10 @@ class KindMaker(Protocol):
     budget: int
 
     @property
+    def remarks(self) -> Sequence[str]:
+        """What the server will not do of what is asked, a line each."""
+
+    @property
     def in_order(self) -> bool:
         """Whether variants are sent one after the other: rows of a file."""
 
@@ -106,11 +110,15 @@ class TensorKind:
     ) -> None:
         self._kind, self._facts, self._target, self._memory = kind, facts, target, memory
         self._data = read_data(kind, facts, folder)
-        self._parameters, self.remarks = request_parameters(
+        self._parameters, self._remarks = request_parameters(
             kind.name, facts, priority=kind.priority, server_timeout_ns=kind.server_timeout_ns,
             parameters=kind.parameters,
         )  # fmt: skip
         self.budget = MOST_BYTES if self._data.groups else BUDGET_BYTES
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        return self._remarks
 
     @property
     def in_order(self) -> bool:
@@ -157,12 +165,13 @@ class TensorKind:
 
     def facts(self, built: int) -> dict[str, Any]:
         files = self._data.told(built, self._kind.batch)
-        return ({"files": files} if files else {}) | ({"remarks": self.remarks} if self.remarks else {})
+        return ({"files": files} if files else {}) | ({"remarks": self._remarks} if self._remarks else {})
 
 
 class TextKind:
     """Chats, completions, and Triton's generate extension."""
 
+    remarks = ()
     budget = _TEXT_BUDGET
 
     def __init__(
@@ -202,6 +211,7 @@ class TextKind:
 class PlainKind:
     """Requests to any HTTP server."""
 
+    remarks = ()
     in_order = unrepeated = False
     budget = BUDGET_BYTES
 

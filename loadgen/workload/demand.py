@@ -64,6 +64,11 @@ def demand(
     return Demand(wanted, tuple(picks))
 
 
+def sent_kinds(plan: Plan) -> set[int]:
+    """The places of the kinds that the plan sends at all."""
+    return {place for phase in plan.phases for place in np.unique(phase.kind).tolist()}
+
+
 def extremes(plan: Plan) -> list[tuple[Wanted, ...]]:
     """The shortest and the longest that each kind is asked for; empty where it has no lengths."""
     ends: list[tuple[Wanted, ...]] = []
@@ -75,10 +80,10 @@ def extremes(plan: Plan) -> list[tuple[Wanted, ...]]:
     return ends
 
 
-def typical(plan: Plan) -> list[Wanted]:
-    """One variant a kind: the middle one of the lengths it asks for."""
+def typical(plan: Plan) -> list[Wanted | None]:
+    """One variant a kind: the middle one of the lengths it asks for; None for a kind that is never sent."""
     every = demand(plan, [1] * len(plan.kinds)).wanted
-    return [of_kind[len(of_kind) // 2] if of_kind else Wanted(None) for of_kind in every]
+    return [of_kind[len(of_kind) // 2] if of_kind else None for of_kind in every]
 
 
 def _keys(phase: PhasePlan) -> Iterator[_Keys]:
