@@ -267,7 +267,9 @@ phases:
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_models_and_kinds_in_one_run_figures_by_kind_and_by_length(triton, run, tmp_path, workers):
+def test_models_and_kinds_in_one_run_figures_by_kind_and_by_length(  # noqa: PLR0915 - one run, many figures
+    triton, run, tmp_path, workers
+):
     """Every figure that is told by kind or by length, computed again from the records."""
     for model in ("identity", "slow", "decoupled"):
         triton.load(model)

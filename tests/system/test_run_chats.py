@@ -139,6 +139,17 @@ def test_first_tokens_and_times_a_token_are_those_of_the_server_within_1_ms(run,
     best_of(5, attempt)
 
 
+def test_a_network_of_100_ms_is_in_the_first_token_and_not_in_the_gaps(run):
+    """The round trip asked, within 5 %; chunks under way follow one another as they did."""
+    kinds = {"k": kind(first_ms=20, gap_ms=5, chunks=6, tokens=6)}
+    plain = run(kinds, OPEN % ("2s", "20/s"))
+    slow = run(kinds, OPEN % ("2s", "20/s"), more="network: {delay: 100ms}\n")
+    for key in ("ttft_ns", "ttft_from_sent_ns"):
+        assert 190 * MS < slow.streaming[key]["p50"] - plain.streaming[key]["p50"] < 210 * MS
+    assert 190 * MS < slow.total["latency_ns"]["p50"] - plain.total["latency_ns"]["p50"] < 210 * MS
+    assert abs(slow.streaming["tpot_ns"]["p50"] - plain.streaming["tpot_ns"]["p50"]) < 2 * MS
+
+
 def test_every_chunk_is_stamped_when_it_came(run):
     """streams.arrow against the server's stamps, relative to the first chunk of each answer."""
 
