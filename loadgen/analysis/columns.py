@@ -1,6 +1,6 @@
 """The records of a run as numpy columns: in memory once, in order of their phase, and no row an object.
 
-Ten million rows take 470 MB here.  Everything that is computed from them is computed from whole columns, and
+Ten million rows take 510 MB here.  Everything that is computed from them is computed from whole columns, and
 their copies are what costs: see loadgen.analysis.frame.  This module must not know what the columns mean.
 """
 
@@ -17,7 +17,7 @@ from loadgen.runfile import Run
 __all__ = ["NEVER", "Columns", "Ints", "Small", "columns_of"]
 
 _TYPES: dict[str, type[np.signedinteger[Any]]] = {
-    "seq": np.int32, "phase": np.int16, "kind": np.int16, "due_ns": np.int64, "sent_ns": np.int64, "done_ns": np.int64,
+    "seq": np.int64, "phase": np.int16, "kind": np.int16, "due_ns": np.int64, "sent_ns": np.int64, "done_ns": np.int64,
     "length": np.int32, "items": np.int32, "outcome": np.int8, "status": np.int32, "detail": np.int32,
 }  # fmt: skip
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import gc
 import itertools
-import time
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any
 
-from loadgen.engine.client import LoopLag
+from loadgen.engine.client import Load
 from loadgen.engine.dialogues import Dialogues
 from loadgen.engine.parts import NO_CAP, Cap, Care, Counts, PhaseResult, Shot
+from loadgen.engine.patience import Patience
 from loadgen.records import CANCEL_WORDS, Outcome
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from loadgen.records import PhasePlan, Plan, Streamed
-    from loadgen.seams import Clock, Pacer, Prepared, RecordSink, Transport
+    from loadgen.seams import Clock, Pacer, RecordSink, Transport
 
     Ints = npt.NDArray[np.int32]
 
@@ -34,7 +34,6 @@ LEAD_NS = 5_000_000  # a phase starts this long after it was set up, so that its
 _BURST = 64  # a backlog is sent in bites of this many, answers are read in between
 _OF_TRANSPORT = ("conn_waits", "resent", "reconnects", "cut_short")
 _RETRY_NS = 100_000_000  # a closed-loop user who found no server does not knock faster than this
-_SWEEP_S = 0.01  # how often requests are looked through for timeouts
 
 
 class Engine:
@@ -66,20 +65,18 @@ class Engine:
         self._transport_send = transport.send
         self._now = clock.now_ns
         self._append, self._append_streamed = sink.append, sink.append_streamed
-        self._pacer, self._lag = make_pacer(), LoopLag(make_pacer(), clock)
+        self._pacer, self._load = make_pacer(), Load(make_pacer(), clock)
         self._cap = cap.in_flight if cap.in_flight is not None else 2**62
         self._drop = cap.drop
-        self._inflight: dict[
-            int, tuple[int, Shot, int]
-        ] = {}  # in order of sending: token -> due (absolute), shot, sent
-        self._waiting: dict[
-            int, tuple[int, Shot, Prepared | None]
-        ] = {}  # at the cap, in order of due: seq -> the rest
-        self._giving_up: dict[
-            int, asyncio.TimerHandle
-        ] = {}  # requests that the profile has the client cancel
+        # in order of sending: token -> due (absolute), shot, sent
+        self._inflight: dict[int, tuple[int, Shot, int]] = {}
+        # at the cap, in order of due: seq -> due, shot
+        self._waiting: dict[int, tuple[int, Shot]] = {}
         self._dialogues = Dialogues(make_pacer, clock, numbering, self._send_following)
-        self._timeouts, self._shortest = list(timeouts_ns), min(timeouts_ns)
+        self._patience = Patience(
+            self._inflight, self._waiting, timeouts_ns, transport.cancel, self._tired,
+            self._finish_if_idle, self._now,
+        )  # fmt: skip
         self._as_asked = self._due_before = self._sent = self._failed = self._unsent = self._dropped = (
             self._cap_waits
         ) = 0
@@ -101,29 +98,27 @@ class Engine:
         self._next = self._issued = 0
         self._done = loop.create_future()
         self._before, self._begun = self._tally(), self._ends()
-        self._over: tuple[int, int] | None = None
         over: asyncio.TimerHandle | None = None
         gc.collect()
         gc.freeze()
         gc.disable()
         try:
             self._start_ns = self._now() + LEAD_NS if start_ns is None else start_ns
-            self._cpu_ns = time.process_time_ns()
-            self._lag.start(self._start_ns)
+            self._load.start(self._start_ns, phase.duration_ns)
             if phase.duration_ns is not None:
                 wait_s = (self._start_ns + phase.duration_ns - self._now()) / 1e9
-                over = loop.call_later(max(wait_s, 0), self._end_of_load)
-            self._sweep_handle = loop.call_later(_SWEEP_S, self._sweep)
+                over = loop.call_later(max(wait_s, 0), self._load.end)
+            self._patience.watch()
             (self._begin_open if phase.loop == "open" else self._begin_closed)(phase)
             if self._stopped_ns is not None:
                 self._finish_if_idle()
             await self._done
             return self._result()
         finally:
-            self._sweep_handle.cancel()
+            self._patience.rest()
             if over is not None:
                 over.cancel()
-            self._lag.stop()
+            self._load.end()
             gc.enable()
 
     def _begin_open(self, phase: PhasePlan) -> None:
@@ -141,33 +136,15 @@ class Engine:
         self._free = self._free_closed
         self._pacer.arm(self._start_ns, self._start_users)
 
-    def _end_of_load(self) -> None:
-        """The load is over, what is in flight drains: the client's own figures end here."""
-        if self._over is None:
-            now = self._now()
-            planned = self._start_ns + self._phase.duration_ns if self._phase.duration_ns is not None else now
-            self._over = (max(min(now, planned), self._start_ns), time.process_time_ns() - self._cpu_ns)
-            self._lag.stop()
-
     def _tally(self) -> dict[str, int]:
         """Counters that go up through the whole run, the transport's among them."""
         own = {"cap_waits": self._cap_waits, "followed": self._dialogues.followed}
         return own | {name: getattr(self._transport, name, 0) for name in _OF_TRANSPORT}
 
     def _result(self) -> PhaseResult:
-        self._end_of_load()
-        assert self._over is not None  # noqa: S101 - just made
-        zero, (load_end_ns, cpu_ns) = self.origin_ns, self._over
-        return PhaseResult(
-            start_ns=self._start_ns - zero,
-            load_end_ns=load_end_ns - zero,
-            end_ns=max(self._now(), load_end_ns) - zero,
-            max_in_flight=self._max_in_flight,
-            cpu_ns=cpu_ns,
-            cpu_max_ns=cpu_ns,
-            loop_lag_ns=self._lag.distribution(),
-            **{name: n - self._before[name] for name, n in self._tally().items()},
-        )
+        counted = {name: n - self._before[name] for name, n in self._tally().items()}
+        figures: dict[str, Any] = self._load.figures(self.origin_ns) | counted
+        return PhaseResult(max_in_flight=self._max_in_flight, **figures)
 
     @property
     def counts(self) -> Counts:
@@ -219,19 +196,24 @@ class Engine:
         else:  # a backlog left by the bite is in the past: fires on the next turn
             self._pacer.arm(start + dues[i], self._fire)
 
-    def _full(self, seq: int, due_ns: int, shot: Shot, prepared: Prepared | None = None) -> None:
-        if self._drop:
+    def _full(self, seq: int, due_ns: int, shot: Shot) -> None:
+        """There is no place under the cap."""
+        if self._drop and self._phase.loop == "open":
             self._record(seq, due_ns, shot, self._now(), Outcome.DROPPED)
-        else:
+        else:  # a user of a closed loop has nothing better to do than to wait
             self._cap_waits += 1
-            self._waiting[seq] = (due_ns, shot, prepared)
+            self._waiting[seq] = (due_ns, shot)
+
+    def _admit(self, now_ns: int) -> bool:
+        """Sends who waits longest at the cap, if anybody does and there is a place."""
+        if not self._waiting or len(self._inflight) >= self._cap:
+            return False
+        seq = next(iter(self._waiting))
+        self._send(seq, *self._waiting.pop(seq), now_ns)
+        return True
 
     def _free_open(self, done_ns: int, outcome: Outcome) -> None:  # noqa: ARG002 - same shape as _free_closed
-        if self._waiting and len(self._inflight) < self._cap:
-            seq = next(iter(self._waiting))
-            due_ns, shot, prepared = self._waiting.pop(seq)
-            self._send(seq, due_ns, shot, done_ns, prepared)
-        elif self._next >= self._count or self._stopped_ns is not None:
+        if not self._admit(done_ns) and (self._next >= self._count or self._stopped_ns is not None):
             self._finish_if_idle()
 
     # -- the closed loop ---------------------------------------------------------------------------
@@ -243,6 +225,8 @@ class Engine:
             self._finish_if_idle()
 
     def _free_closed(self, done_ns: int, outcome: Outcome) -> None:
+        if self._waiting:
+            self._admit(done_ns)
         think = self._phase.think_ns
         if outcome is Outcome.CONNECT:
             think = max(think, _RETRY_NS)
@@ -266,65 +250,55 @@ class Engine:
         """A user who is free at `due_ns` sends the next request of the cycle, or leaves."""
         if self._leaves(due_ns):
             self._active -= 1
+            if self._issued >= self._limit and not self._waiting:
+                self._load.end()
             if self._active == 0 or self._stopped_ns is not None:
                 self._finish_if_idle()
             return
         k = self._issued
         self._issued = k + 1
         shot = self._shots[self._pick[k % self._cycle]]
-        self._send(self._first + k * self._step, due_ns, shot, due_ns)
-        if k + 1 == self._limit:
-            self._end_of_load()
+        if len(self._inflight) < self._cap:
+            self._send(self._first + k * self._step, due_ns, shot, due_ns)
+        else:
+            self._full(self._first + k * self._step, due_ns, shot)
+        if k + 1 == self._limit and not self._waiting:
+            self._load.end()
 
     # -- sending and ending ------------------------------------------------------------------------
 
-    def _send(self, seq: int, due_ns: int, shot: Shot, now_ns: int, prepared: Prepared | None = None) -> None:
-        """`prepared` stands in for the variant's own bytes: a later request of a dialogue."""
+    def _send(self, seq: int, due_ns: int, shot: Shot, now_ns: int) -> None:
         inflight = self._inflight
+        if shot[4] is not None:
+            shot = self._with_care(seq, shot, shot[4])
         inflight[seq] = (due_ns, shot, now_ns)
         self._max_in_flight = max(self._max_in_flight, len(inflight))
         self._sent += 1
-        if shot[4] is not None:
-            prepared = self._with_care(seq, shot, shot[4], prepared)
-        self._transport_send(seq, prepared or shot[0])
+        self._transport_send(seq, shot[0])
 
-    def _with_care(self, seq: int, shot: Shot, care: Care, prepared: Prepared | None) -> Prepared | None:
+    def _with_care(self, seq: int, shot: Shot, care: Care) -> Shot:
+        """What is sent in truth: a variant that opens a dialogue stands for the first request of a new one."""
         if care.cancel_ns:
-            call_later, cancel = asyncio.get_running_loop().call_later, self._transport.cancel
-            self._giving_up[seq] = call_later(care.cancel_ns / 1e9, cancel, seq, Outcome.CANCELLED)
-        if prepared is None and care.begin is not None:
-            return self._dialogues.begin(seq, shot)
-        return prepared
+            self._patience.give_up(seq, care.cancel_ns)
+        return shot if care.begin is None else self._dialogues.begin(seq, care)
 
-    def _send_following(self, seq: int, due_ns: int, shot: Shot, prepared: Prepared) -> None:
-        """A later request of a dialogue is due."""
-        if len(self._inflight) < self._cap or self._phase.loop == "closed":
-            self._send(seq, due_ns, shot, self._now(), prepared)
+    def _send_following(self, seq: int, due_ns: int, shot: Shot) -> None:
+        """A later request of a dialogue is due.  Others may be due for longer."""
+        if not self._waiting and len(self._inflight) < self._cap:
+            self._send(seq, due_ns, shot, self._now())
         else:
-            self._full(seq, due_ns, shot, prepared)
+            self._full(seq, due_ns, shot)
 
     def on_reply(  # noqa: PLR0913 - seams.Receiver
-        self,
-        token: int,
-        sent_ns: int,
-        first_ns: int,
-        done_ns: int,
-        outcome: Outcome,
-        status: int,
-        bytes_in: int,
-        detail: str | None,
-    ) -> None:
+        self, token: int, sent_ns: int, first_ns: int, done_ns: int, outcome: Outcome, status: int, bytes_in: int, detail: str | None
+    ) -> None:  # fmt: skip
         """See seams.Receiver."""
         due_ns, shot, _ = self._inflight.pop(token)
         prepared, kind, length, items, care = shot
         zero = self.origin_ns
         if outcome:
-            if (
-                care is not None
-                and care.cancel_ns
-                and outcome is Outcome.CANCELLED
-                and self._stopped_ns is None
-            ):
+            by_us = outcome is Outcome.CANCELLED and self._stopped_ns is None
+            if by_us and care is not None and care.cancel_ns:
                 detail = CANCEL_WORDS if detail is None else f"{CANCEL_WORDS}: {detail}"
                 self._as_asked += 1
             else:
@@ -332,19 +306,18 @@ class Engine:
         self._append(token, self._phase_index, kind, due_ns - zero, sent_ns - zero if sent_ns else -1,
                      first_ns - zero if first_ns else -1, done_ns - zero, length, items,
                      prepared.bytes_out if sent_ns else 0, bytes_in, outcome, status, detail)  # fmt: skip
-        if care is not None and self._goes_on(token, shot, done_ns, outcome):
+        if care is not None and self._goes_on(token, care, done_ns, outcome):
             return
         self._free(done_ns, outcome)
 
-    def _goes_on(self, seq: int, shot: Shot, done_ns: int, outcome: Outcome) -> bool:
+    def _goes_on(self, seq: int, care: Care, done_ns: int, outcome: Outcome) -> bool:
         """Whether the request was one of a dialogue that is not over yet: it keeps its user."""
-        if seq in self._giving_up:
-            self._giving_up.pop(seq).cancel()
+        self._patience.ended(seq)
         until = self._until if self._phase.loop == "closed" else self._load_end_ns or 2**62
         answered = outcome is Outcome.OK and self._stopped_ns is None
-        goes_on = self._dialogues.go_on(seq, shot, done_ns, until, answered=answered)
-        if goes_on and self._phase.loop == "open":
-            self._free_open(done_ns, outcome)  # its place under the cap is another's meanwhile
+        goes_on = self._dialogues.go_on(seq, care, done_ns, until, answered=answered)
+        if goes_on and not self._admit(done_ns):
+            self._finish_if_idle()
         return goes_on
 
     def on_streamed(self, token: int, sent_ns: int, outcome: Outcome, streamed: Streamed) -> None:
@@ -363,34 +336,20 @@ class Engine:
             self._dropped += 1
         else:
             self._unsent += 1
+        self._dialogues.forget(seq)
         self._append(seq, self._phase_index, shot.kind, due_ns - zero, -1, -1, done_ns - zero, shot.length,
                      shot.items, 0, 0, outcome, 0, None)  # fmt: skip
 
-    def _sweep(self) -> None:
-        """Ends requests past their timeout; a timeout has the grain of the sweep (10 ms).
-
-        Looks at the oldest first and no further than the shortest timeout goes.
-        """
-        now, inflight, waiting = self._now(), self._inflight, self._waiting
-        late = [*itertools.takewhile(lambda item: item[1][2] + self._shortest <= now, inflight.items())]
-        for token, (_, shot, sent_ns) in late:
-            if sent_ns + self._timeouts[shot.kind] <= now and token in inflight:
-                self._transport.cancel(token, Outcome.TIMEOUT)
-        # at the cap: who waited a whole timeout gives up unsent
-        tired = [*itertools.takewhile(lambda item: item[1][0] + self._shortest <= now, waiting.items())]
-        for seq, (due_ns, shot, _) in tired:
-            if due_ns + self._timeouts[shot.kind] <= now and seq in waiting:
-                del waiting[seq]
-                self._record(seq, due_ns, shot, now, Outcome.TIMEOUT)
-        if not inflight and not waiting:
-            self._finish_if_idle()
-        self._sweep_handle = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+    def _tired(self, seq: int, due_ns: int, shot: Shot, now_ns: int) -> None:
+        """It waited at the cap for its whole timeout; so its user is free."""
+        self._record(seq, due_ns, shot, now_ns, Outcome.TIMEOUT)
+        if self._phase.loop == "closed":
+            self._free_closed(now_ns, Outcome.TIMEOUT)
 
     def _finish_if_idle(self) -> None:
         """Ends the phase once all its requests have ended and, in an open loop, its planned time is over."""
-        if self._inflight or self._waiting or self._done is None or self._done.done():
-            return
-        if self._dialogues.thinking:
+        busy = self._inflight or self._waiting or self._dialogues.thinking
+        if busy or self._done is None or self._done.done():
             return
         more = self._next < self._count if self._phase.loop == "open" else self._active > 0
         if self._stopped_ns is None and more:
@@ -398,7 +357,7 @@ class Engine:
         if self._stopped_ns is None and self._now() < self._load_end_ns:
             self._pacer.arm(self._load_end_ns, self._finish_if_idle)
         else:
-            self._pacer.arm(2**62, _nothing)
+            self._pacer.arm(2**62, lambda: None)  # disarmed
             self._done.set_result(None)
 
     # -- stopping ----------------------------------------------------------------------------------
@@ -413,8 +372,8 @@ class Engine:
         if self._stopped_ns is not None:
             return
         self._stopped_ns = now = self._now()
-        self._end_of_load()
-        for seq, (due_ns, shot, _) in self._waiting.items():
+        self._load.end()
+        for seq, (due_ns, shot) in self._waiting.items():
             self._record(seq, due_ns, shot, now, Outcome.CANCELLED)
         self._waiting.clear()
         self._dialogues.drop()
@@ -434,9 +393,5 @@ class Engine:
     def close(self) -> None:
         """Frees the pacers."""
         self._pacer.close()
-        self._lag.close()
+        self._load.close()
         self._dialogues.close()
-
-
-def _nothing() -> None:
-    """Armed far in the future: disarms the pacer."""

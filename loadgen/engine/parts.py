@@ -26,12 +26,15 @@ class Shot(NamedTuple):
 
 
 class Dialogue(Protocol):
-    """Requests that follow one another, each made when the one before was answered."""
+    """Requests that follow one another, each made when the one before was answered.  Their care is the opening's."""
 
-    def first(self) -> Prepared: ...
+    def first(self) -> Shot: ...
 
-    def after(self, streamed: Streamed | None) -> Prepared | None:
-        """The next request, given what came of the last; None when that was the end."""
+    def after(self, streamed: Streamed | None, *, last: bool) -> Shot | None:
+        """The next request, given what came of the one before; None when that was the end.
+
+        `last`: the load is over; what follows may only bring the dialogue to its end.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,26 +27,33 @@ if TYPE_CHECKING:
     from loadgen.traffic.chat import Chat
     from loadgen.traffic.triton import Sequence as Stateful
 
+_UNKNOWN = -1  # how long a history is in tokens: its answers are the server's
+
 
 class StatefulSequence:
-    """Requests with one correlation id: variant after variant, the first and the last marked as such."""
+    """Requests with one correlation id: variant after variant, the first and the last marked as such.
 
-    def __init__(self, pool: Sequence[Prepared], at: int, pieces: Sequence[bytes]) -> None:
+    One that the load's end cuts short still gets its last request: the server would keep its state otherwise.
+    """
+
+    def __init__(self, pool: Sequence[Shot], at: int, pieces: Sequence[bytes]) -> None:
         """`pieces` are what each request has in its slot."""
         self._pool, self._at, self._pieces, self._next = pool, at, pieces, 0
 
-    def first(self) -> Prepared:
+    def first(self) -> Shot:
         return self._step()
 
-    def after(self, streamed: Streamed | None) -> Prepared | None:  # noqa: ARG002 - see engine.parts.Dialogue
-        return self._step() if self._next < len(self._pieces) else None
+    def after(self, streamed: Streamed | None, *, last: bool) -> Shot | None:  # noqa: ARG002 - see engine.parts.Dialogue
+        if self._next == len(self._pieces):
+            return None
+        if last:
+            self._next = len(self._pieces) - 1
+        return self._step()
 
-    def _step(self) -> Prepared:
-        prepared: Any = self._pool[(self._at + self._next) % len(self._pool)]
-        piece = self._pieces[self._next]
+    def _step(self) -> Shot:
+        shot, piece = self._pool[(self._at + self._next) % len(self._pool)], self._pieces[self._next]
         self._next += 1
-        patched: Prepared = prepared.patched(piece)
-        return patched
+        return shot._replace(prepared=shot.prepared.patched(piece))
 
 
 def sequence_dialogues(
@@ -57,13 +64,12 @@ def sequence_dialogues(
 
     piece = (kserve_grpc if target.protocol == "grpc" else kserve_http).sequence_piece
     base, ends = first_id(entropy), steps(requests or asked.requests)
-    pool = [shot.prepared for shot in shots]
 
     def opening(at: int) -> Callable[[int], Dialogue]:
         def begin(nth: int) -> Dialogue:
             number = sequence_id(base, nth)
             told = number if asked.ids == "number" else str(number)
-            return StatefulSequence(pool, at, [piece(told, start=start, end=end) for start, end in ends])
+            return StatefulSequence(shots, at, [piece(told, start=start, end=end) for start, end in ends])
 
         return begin
 
@@ -74,23 +80,19 @@ class ChatTurns:
     """A chat that resends its history: the model's answers and what the user says to them."""
 
     def __init__(
-        self,
-        opening: Prepared,
-        request: Request,
-        texts: Sequence[str],
-        prepare: Callable[[Request], Prepared],
+        self, opening: Shot, request: Request, texts: Sequence[str], prepare: Callable[[Request], Prepared]
     ) -> None:
-        self._opening, self._request, self._texts, self._prepare = opening, request, iter(texts), prepare
+        self._shot, self._request, self._texts, self._prepare = opening, request, iter(texts), prepare
 
-    def first(self) -> Prepared:
-        return self._opening
+    def first(self) -> Shot:
+        return self._shot
 
-    def after(self, streamed: Streamed | None) -> Prepared | None:
+    def after(self, streamed: Streamed | None, *, last: bool) -> Shot | None:
         text = next(self._texts, None)
-        if text is None:
+        if text is None or last:
             return None
         self._request = next_turn(self._request, streamed.text if streamed else "", text)
-        return self._prepare(self._request)
+        return self._shot._replace(prepared=self._prepare(self._request), length=_UNKNOWN)
 
 
 def chat_dialogues(
@@ -105,7 +107,7 @@ def chat_dialogues(
     texts = later_turns(part, [Wanted(message.length) for message in messages], rng, folder)
 
     def opening(shot: Shot, request: Request, said: list[str]) -> Callable[[int], Dialogue]:
-        return lambda _: ChatTurns(shot.prepared, request, said, transport.prepare)
+        return lambda _: ChatTurns(shot, request, said, transport.prepare)
 
     return [
         shot._replace(care=Care(begin=opening(shot, message.request, said), think_ns=part.think_ns))

@@ -33,17 +33,18 @@ async def first_answers(
     probe = _Probe()
     took, include_usage = {}, True
     try:
-        shots = first_shots(
-            transport, order.target, profile, make_kinds(profile, order.target, models, memory), plan
-        )
+        makers = make_kinds(profile, order.target, models, memory)
+        for remark in (remark for maker in makers for remark in maker.remarks):
+            order.say(f"note: {remark}")
+        shots = first_shots(transport, order.target, profile, makers, plan)
         if memory is not None:
             await memory.open()
             if memory.removed:
                 order.say(f"removed {len(memory.removed)} shared memory regions that ended runs had left")
         await transport.open(probe, 1)
-        for at, kind in enumerate(profile.kinds.values()):
-            order.say(f"first request of kind {kind.name}")
-            shot = shots[at]
+        for at, (name, shot) in enumerate(shots.items()):
+            kind = profile.kinds[name]
+            order.say(f"first request of kind {name}")
             sent, done, outcome, status, detail = await probe.ask(transport, at, shot.prepared)
             if outcome is not Outcome.OK and may_refuse_usage(status, shot.request):
                 order.say("the server refused that; once more without stream_options")
@@ -53,10 +54,10 @@ async def first_answers(
             if outcome is not Outcome.OK:
                 words = f": {detail}" if detail else ""
                 raise NotMeasuredError(
-                    f"kind {kind.name!r}: the server did not answer the first request to {kind.subject!r}"
+                    f"kind {name!r}: the server did not answer the first request to {kind.subject!r}"
                     f" ({outcome.name.lower()}, status {status}){words}"
                 )
-            took[kind.name] = done - sent
+            took[name] = done - sent
     finally:
         await transport.close()
         if memory is not None:

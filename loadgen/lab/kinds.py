@@ -41,8 +41,16 @@ class KindMaker(Protocol):
     budget: int
 
     @property
+    def remarks(self) -> Sequence[str]:
+        """What the server will not do of what is asked, a line each."""
+
+    @property
     def in_order(self) -> bool:
         """Whether variants are sent one after the other: rows of a file."""
+
+    @property
+    def unrepeated(self) -> bool:
+        """Whether a variant that was sent before would be answered sooner: prompts, for a server's prefix cache."""
 
     def most(self, asked: Sequence[Wanted]) -> int:
         """How many variants are worth having, where these are the shortest and longest asked for."""
@@ -95,16 +103,22 @@ def check_target(kind: Kind, target: Target) -> None:
 class TensorKind:
     """KServe v2 inference."""
 
+    unrepeated = False
+
     def __init__(
         self, kind: Kind, facts: ModelFacts, target: Target, folder: Path, memory: SharedMemory | None
     ) -> None:
         self._kind, self._facts, self._target, self._memory = kind, facts, target, memory
         self._data = read_data(kind, facts, folder)
-        self._parameters, self.remarks = request_parameters(
+        self._parameters, self._remarks = request_parameters(
             kind.name, facts, priority=kind.priority, server_timeout_ns=kind.server_timeout_ns,
             parameters=kind.parameters,
         )  # fmt: skip
         self.budget = MOST_BYTES if self._data.groups else BUDGET_BYTES
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        return self._remarks
 
     @property
     def in_order(self) -> bool:
@@ -151,12 +165,13 @@ class TensorKind:
 
     def facts(self, built: int) -> dict[str, Any]:
         files = self._data.told(built, self._kind.batch)
-        return ({"files": files} if files else {}) | ({"remarks": self.remarks} if self.remarks else {})
+        return ({"files": files} if files else {}) | ({"remarks": self._remarks} if self._remarks else {})
 
 
 class TextKind:
     """Chats, completions, and Triton's generate extension."""
 
+    remarks = ()
     budget = _TEXT_BUDGET
 
     def __init__(
@@ -167,6 +182,10 @@ class TextKind:
     @property
     def in_order(self) -> bool:
         return self._part.prompts is not None and self._part.prompts.order == "file"
+
+    @property
+    def unrepeated(self) -> bool:
+        return self._part.prompts is None
 
     def most(self, asked: Sequence[Wanted]) -> int:
         if (
@@ -192,7 +211,8 @@ class TextKind:
 class PlainKind:
     """Requests to any HTTP server."""
 
-    in_order = False
+    remarks = ()
+    in_order = unrepeated = False
     budget = BUDGET_BYTES
 
     def __init__(self, kind: Kind, http: HttpRequest, folder: Path) -> None:

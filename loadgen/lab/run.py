@@ -196,7 +196,7 @@ class _Run:
     def _open_folder(self, server: dict[str, Any], first: dict[str, int]) -> RunFolder:
         order, profile, cap = self.order, self.order.profile, self.order.profile.cap
         info: dict[str, Any] = {
-            "format": FORMAT, "id": self.path.name, "started_at": self.started, "status": "running",
+            "format": FORMAT, "id": self.path.name, "started_at": self.started, "origin_ns": None, "status": "running",
             "seed": self.plan.seed, "plan_file": order.plan_file and str(order.plan_file), "target": order.target.url, "command": order.command,
             "profile": {"name": profile.name, "text": profile.text, "sha256": profile.sha256},
             "kinds": [{"name": k.name, "model": k.model, "version": k.version, "batch": k.batch,
@@ -218,7 +218,7 @@ class _Run:
 
     async def _send_all(self, folder: RunFolder, models: Models, counters: Counters) -> None:
         info = folder.info
-        origin_ns = MONOTONIC.now_ns()
+        origin_ns = info["origin_ns"] = MONOTONIC.now_ns()  # to lay other logs of this machine beside the run
         self.senders = self._make_senders(folder, models, origin_ns)
         self._watch_signals()
         watch: asyncio.Task[None] | None = None

@@ -13,7 +13,7 @@ import numpy as np
 from loadgen.engine.parts import Care, Shot
 from loadgen.lab.dialogues import chat_dialogues, sequence_dialogues
 from loadgen.workload.budget import within_memory
-from loadgen.workload.demand import demand, extremes, typical
+from loadgen.workload.demand import demand, extremes, sent_kinds, typical
 from loadgen.workload.payloads import pool_rng
 
 if TYPE_CHECKING:
@@ -51,9 +51,12 @@ def make_shots(
 
     Raises LoadgenError for a request that cannot fit its model.
     """
-    kinds, asked = list(profile.kinds.values()), extremes(plan)
-    most = [maker.most(ends) for maker, ends in zip(makers, asked, strict=True)]
-    needed = demand(plan, most, [maker.in_order for maker in makers])
+    kinds, asked, sent = list(profile.kinds.values()), extremes(plan), sent_kinds(plan)
+    most = [
+        maker.most(ends) if place in sent else 0
+        for place, (maker, ends) in enumerate(zip(makers, asked, strict=True))
+    ]
+    needed = demand(plan, most, [m.in_order for m in makers], [m.unrepeated for m in makers])
     needed, rounded = within_memory(needed, [m.size for m in makers], [m.budget for m in makers])
     shots: list[Shot] = []
     facts: dict[str, Any] = {}
@@ -91,18 +94,25 @@ def first_shots(
     profile: TrafficProfile,
     makers: Sequence[KindMaker],
     plan: Plan,
-) -> list[FirstShot]:
-    """One request of each kind, of a length in the middle of what is asked for; of a sequence all in one."""
-    shots = []
-    for place, (kind, maker) in enumerate(zip(profile.kinds.values(), makers, strict=True)):
-        [message] = maker.messages([typical(plan)[place]], pool_rng(plan.seed, kind.name))
+) -> dict[str, FirstShot]:
+    """One request of each kind that the plan sends, of a length in the middle of what is asked for; of a sequence all in one.
+
+    Its contents are its own, where they are random: none of the load's is known to the server before.
+    """
+    shots = {}
+    for place, (kind, maker, wanted) in enumerate(
+        zip(profile.kinds.values(), makers, typical(plan), strict=True)
+    ):
+        if wanted is None:
+            continue
+        [message] = maker.messages([wanted], pool_rng(plan.seed, f"the first of {kind.name}"))
         shot = Shot(transport.prepare(message.request), place, -1, message.items)
         if kind.sequence is not None:
             [shot] = sequence_dialogues([shot], kind.sequence, target, entropy=plan.seed, requests=1)
             assert shot.care is not None  # noqa: S101 - just made
             assert shot.care.begin is not None  # noqa: S101
-            shot = shot._replace(prepared=shot.care.begin(0).first(), care=None)
-        shots.append(FirstShot(message.request, shot.prepared))
+            shot = shot.care.begin(0).first()
+        shots[kind.name] = FirstShot(message.request, shot.prepared)
     return shots
 
 

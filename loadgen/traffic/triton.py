@@ -16,5 +16,5 @@ Parameters = dict[Name, bool | int | float | str]
 class Sequence(Part):
     """Requests that share a correlation id, each sent when the one before was answered."""
 
-    requests: Count = Field(examples=["8"])
+    requests: Annotated[Count, Field(le=10_000)] = Field(examples=["8"])
     ids: Literal["number", "text"] = "number"

@@ -29,11 +29,14 @@ class Demand:
     picks: tuple[npt.NDArray[np.int32], ...]
 
 
-def demand(plan: Plan, most: Sequence[int], in_order: Sequence[bool] = ()) -> Demand:
+def demand(
+    plan: Plan, most: Sequence[int], in_order: Sequence[bool] = (), unrepeated: Sequence[bool] = ()
+) -> Demand:
     """What a plan needs: about `most` variants of each kind, more where it asks for more different lengths.
 
     The variants of a kind that is `in_order` (default: none is) are sent one after the other, from the first
-    in each phase; those of others as the plan's draws have it.
+    in each phase; those of one that is `unrepeated` go on from phase to phase, so that none is sent twice before
+    all were; those of others as the plan's draws have it.
     """
     counts: dict[int, int] = {}
     for phase in plan.phases:
@@ -52,8 +55,18 @@ def demand(plan: Plan, most: Sequence[int], in_order: Sequence[bool] = ()) -> De
               for w in [_wanted(key)] * n)
         for k in range(len(plan.kinds))
     )  # fmt: skip
-    turns = np.array(in_order or [False] * len(plan.kinds))[kinds]
-    return Demand(wanted, tuple(_picks(phase, asked, first, variants, turns) for phase in plan.phases))
+    from_first = np.array(in_order or [False] * len(plan.kinds))[kinds]
+    turns = from_first | np.array(unrepeated or [False] * len(plan.kinds))[kinds]
+    seen, picks = np.zeros(len(asked), np.int64), []
+    for phase in plan.phases:
+        seen[from_first] = 0
+        picks.append(_picks(phase, asked, first, variants, turns, seen))
+    return Demand(wanted, tuple(picks))
+
+
+def sent_kinds(plan: Plan) -> set[int]:
+    """The places of the kinds that the plan sends at all."""
+    return {place for phase in plan.phases for place in np.unique(phase.kind).tolist()}
 
 
 def extremes(plan: Plan) -> list[tuple[Wanted, ...]]:
@@ -67,10 +80,10 @@ def extremes(plan: Plan) -> list[tuple[Wanted, ...]]:
     return ends
 
 
-def typical(plan: Plan) -> list[Wanted]:
-    """One variant a kind: the middle one of the lengths it asks for."""
+def typical(plan: Plan) -> list[Wanted | None]:
+    """One variant a kind: the middle one of the lengths it asks for; None for a kind that is never sent."""
     every = demand(plan, [1] * len(plan.kinds)).wanted
-    return [of_kind[len(of_kind) // 2] if of_kind else Wanted(None) for of_kind in every]
+    return [of_kind[len(of_kind) // 2] if of_kind else None for of_kind in every]
 
 
 def _keys(phase: PhasePlan) -> Iterator[_Keys]:
@@ -96,9 +109,10 @@ def _picks(
     first: npt.NDArray[np.int64],
     variants: npt.NDArray[np.int64],
     turns: npt.NDArray[np.bool_],
+    seen: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.int32]:
+    """`seen` counts how often each was sent before this phase, and is brought up to date."""
     picks = np.empty(len(phase.kind), np.int32)
-    seen = np.zeros(len(asked), np.int64)
     for number, keys in enumerate(_keys(phase)):
         part = slice(number * _CHUNK, number * _CHUNK + len(keys))
         at = np.searchsorted(asked, keys)

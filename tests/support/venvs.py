@@ -17,6 +17,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import sysconfig
 from pathlib import Path
 
 _MOST = 8  # folders that are kept
@@ -32,16 +33,20 @@ def venvs_home() -> Path:
 
 
 @functools.cache
-def venv_with(*requirements: str) -> Path:
-    """The `bin` folder of a virtual environment with exactly these requirements (and what they need)."""
+def venv_with(*requirements: str, on_ours: bool = False) -> Path:
+    """The `bin` folder of a virtual environment with exactly these requirements (and what they need).
+
+    `on_ours`: our own packages are there too, behind these, so that heavy ones are not installed twice.
+    """
     home = venvs_home()
     home.mkdir(parents=True, exist_ok=True)
-    told = "\n".join([*sorted(requirements), platform.python_version(), platform.machine(), str(home)])
+    ours = [sysconfig.get_path("purelib")] if on_ours else []
+    told = "\n".join([*sorted(requirements), platform.python_version(), platform.machine(), str(home), *ours])
     folder = home / hashlib.sha256(told.encode()).hexdigest()[:16]
     lock = _lock_of(folder).open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)
     if not (folder / _STAMP).exists():
-        _make(folder, requirements)
+        _make(folder, requirements, ours)
     (folder / _STAMP).touch()
     fcntl.flock(lock, fcntl.LOCK_SH)
     _in_use.append(lock)
@@ -53,9 +58,12 @@ def _lock_of(folder):
     return folder.with_name(f".{folder.name}.lock")
 
 
-def _make(folder, requirements):
+def _make(folder, requirements, ours):
     shutil.rmtree(folder, ignore_errors=True)
     _run(sys.executable, "-m", "venv", folder)
+    if ours:
+        (site,) = folder.glob("lib/python*/site-packages")
+        (site / "ours.pth").write_text("\n".join(ours) + "\n")
     pip = [folder / "bin" / "python", "-m", "pip", "install", "--no-input", "--disable-pip-version-check"]
     _run(*pip, "--progress-bar", "off", "--prefer-binary", *requirements)
     (folder / _STAMP).write_text("\n".join(requirements) + "\n")

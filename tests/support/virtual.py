@@ -132,11 +132,15 @@ def closed_phase(users, *, duration_s=None, requests=None, think_ns=0, name="clo
 
 
 async def play(loop, server, phases, *, cap=None, drop=False, timeout_ns=60 * S, meddle=None, care=None):
-    """Runs the phases against a VirtualServer; returns (rows, phase results, engine)."""
+    """Runs the phases against a VirtualServer; returns (rows, phase results, engine).
+
+    `timeout_ns` and `care` may be lists, one entry a kind.
+    """
     rows = Rows()
     timeouts = timeout_ns if isinstance(timeout_ns, list) else [timeout_ns]
     plan = Plan(seed=0, kinds=tuple("kl"[: len(timeouts)]), phases=tuple(phases))
-    shots = [Shot(Bytes(), kind, 8, 1, care) for kind in range(len(timeouts)) for _ in range(4)]
+    cares = care if isinstance(care, list) else [care] * len(timeouts)
+    shots = [Shot(Bytes(), kind, 8, 1, cares[kind]) for kind in range(len(timeouts)) for _ in range(4)]
     picks = [(4 * phase.kind + phase.draw % 4).astype(np.int32) for phase in phases]
     engine = Engine(
         plan, shots, picks, timeouts, server, rows, loop, lambda: LoopPacer(loop, loop), Cap(cap, drop)

@@ -27,6 +27,13 @@ def test_variants_in_order_are_sent_one_after_the_other_from_the_first_in_each_p
     assert needed.picks[1].tolist() == [0, 1]
 
 
+def test_variants_that_are_not_to_be_repeated_go_on_from_phase_to_phase():
+    whole = plan(phase([0, 1, 0, 0, 1, 0]), phase([0, 0, 1]), phase([0, 0]))
+    needed = demand(whole, [100, 2], [False, True], [True, False])
+    assert [len(wants) for wants in needed.wanted] == [8, 2]
+    assert [picks.tolist() for picks in needed.picks] == [[0, 8, 1, 2, 9, 3], [4, 5, 8], [6, 7]]
+
+
 def test_the_shortest_and_the_longest_of_each_kind():
     whole = plan(phase([0, 1, 0], [5, -1, 9]), phase([0, 1], [3, -1]), phase([1]), kinds=3)
     assert extremes(whole) == [(Wanted(3), Wanted(9)), (), ()]
