@@ -16,7 +16,7 @@ def made(tmp_path, monkeypatch):
     venvs.venv_with.cache_clear()
     log = []
 
-    def make(folder, requirements):
+    def make(folder, requirements, ours):
         log.append(requirements)
         (folder / "bin").mkdir(parents=True)
         (folder / venvs._STAMP).touch()
