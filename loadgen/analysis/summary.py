@@ -82,9 +82,12 @@ def summarise(
 
 
 def _stream_kinds(frame: Frame, kinds: list[dict[str, Any]]) -> list[int]:
-    """The places of the kinds whose answers come in pieces: told so, or seen."""
+    """The places of the kinds whose answers come in pieces: told so; seen, in a run that does not tell.
+
+    A whole answer of text has its tokens in streams.arrow too, and no first one that could be late.
+    """
     seen = np.unique(frame.kind[frame.streamed]).tolist()
-    return [place for place, kind in enumerate(kinds) if kind.get("stream") or place in seen]
+    return [place for place, kind in enumerate(kinds) if kind.get("stream", place in seen)]
 
 
 def _identity(info: dict[str, Any]) -> dict[str, Any]:

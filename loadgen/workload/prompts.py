@@ -89,12 +89,12 @@ def make_texts(
 
     Raises LoadgenError for a length that the template alone passes, or that no words of this tokenizer add up to.
     """
-    words = _words(tokenizer)
+    words, sizes = _words(tokenizer)
     texts: list[str] = []
     seen: set[str] = set()
     for start in range(0, len(lengths), _BATCH):
         for text, length in zip(
-            _exact(lengths[start : start + _BATCH], rng, words, tokenizer, template),
+            _exact(lengths[start : start + _BATCH], rng, (words, sizes), tokenizer, template),
             lengths[start : start + _BATCH],
             strict=True,
         ):
@@ -102,33 +102,59 @@ def make_texts(
             for _ in range(_TRIES):
                 if one not in seen:
                     break
-                (one,) = _exact([length], rng, words, tokenizer, template)
+                (one,) = _exact([length], rng, (words, sizes), tokenizer, template)
             seen.add(one)
             texts.append(one)
     return texts
 
 
-def _words(tokenizer: Tokenizer | None) -> Sequence[str]:
-    """Words that are one token each behind another word, as far as there are any."""
+def _words(tokenizer: Tokenizer | None) -> tuple[Sequence[str], Sequence[int]]:
+    """Words that are one token each behind another word, as far as there are any, and how many tokens they are."""
     if tokenizer is None:
-        return WORDS
+        return WORDS, (1,) * len(WORDS)
     entries = sorted(tokenizer.get_vocab().items(), key=lambda entry: entry[1])
     matches = (_PLAIN.fullmatch(entry) for entry, _ in entries)
     known = list(dict.fromkeys(match[1] for match in matches if match))[:_MOST_WORDS]
     alone, twice = _counts(known, tokenizer), _counts([f"{word} {word}" for word in known], tokenizer)
     words = [word for word, one, two in zip(known, alone, twice, strict=True) if two == one + 1]
-    return words if len(words) >= _FEW else WORDS
+    if len(words) >= _FEW:
+        return words, (1,) * len(words)
+    alone, twice = _counts(list(WORDS), tokenizer), _counts([f"{word} {word}" for word in WORDS], tokenizer)
+    return WORDS, [max(1, two - one) for one, two in zip(alone, twice, strict=True)]
+
+
+def _fill(tokens: int, rng: np.random.Generator, words: Sequence[str], sizes: Sequence[int]) -> list[int]:
+    """Places of words of so many tokens in all, or a few more where none are so short."""
+    least, most = min(sizes), max(sizes)
+    if most == 1:
+        return [int(i) for i in rng.integers(0, len(words), size=tokens)]
+    found: list[int] = []
+    while tokens > 0:
+        if tokens > 2 * most:
+            place = int(rng.integers(0, len(words)))
+        else:  # the last two: what they leave must be nothing or a word
+            last = [i for i, size in enumerate(sizes) if size == tokens or tokens - size >= least]
+            place = int(rng.choice(last)) if last else sizes.index(least)
+        found.append(place)
+        tokens -= sizes[place]
+    return found
 
 
 def _exact(
     lengths: Sequence[int],
     rng: np.random.Generator,
-    words: Sequence[str],
+    known: tuple[Sequence[str], Sequence[int]],
     tokenizer: Tokenizer | None,
     template: str,
 ) -> list[str]:
-    drawn = [[words[i] for i in rng.integers(0, len(words), size=n)] for n in lengths]
-    texts = [template.replace(PLACE, " ".join(d)) for d in drawn]
+    words, sizes = known
+    least = min(sizes)
+
+    def text(places: list[int]) -> str:
+        return template.replace(PLACE, " ".join(words[i] for i in places))
+
+    drawn = [_fill(n, rng, words, sizes) for n in lengths]
+    texts = [text(places) for places in drawn]
     wrong = list(range(len(lengths)))
     for _ in range(_MENDS):
         counts = _counts([texts[at] for at in wrong], tokenizer)
@@ -136,18 +162,17 @@ def _exact(
         if not off:
             return texts
         for at, off_by in off:
-            own = drawn[at]
-            if off_by < 0:
-                del own[max(off_by, -len(own)) :]
-            lacking = max(off_by, 0 if own else 1)
-            own += [words[i] for i in rng.integers(0, len(words), size=lacking)]
-            texts[at] = template.replace(PLACE, " ".join(own))
+            own, lacking = drawn[at], off_by
+            while own and (lacking < 0 or 0 < lacking < least):
+                lacking += sizes[own.pop()]
+            own += _fill(max(lacking, 0 if own else 1), rng, words, sizes)
+            texts[at] = text(own)
         wrong = [at for at, _ in off]
-    least = min(_counts([template.replace(PLACE, word) for word in words], tokenizer))
+    shortest = min(_counts([template.replace(PLACE, word) for word in words], tokenizer))
     length = lengths[wrong[0]]
-    if length < least:
+    if length < shortest:
         raise LoadgenError(
-            f"a prompt of {length} tokens: the template with one word has {least}; allowed: {least} or more"
+            f"a prompt of {length} tokens: the template with one word has {shortest}; allowed: {shortest} or more"
         )
     raise LoadgenError(
         f"a prompt of {length} tokens: words of this tokenizer do not add up to it; give another length"

@@ -48,8 +48,8 @@ def test_seventy_conversations_with_plausible_labelled_figures(server, tmp_path)
     (tmp_path / "p.yaml").write_text(PROFILE % {"model": server.model, "tokenizer": server.tokenizer})
     out = tmp_path / "run"
     answer = loadgen("run", tmp_path / "p.yaml", "--target", server.target, "--out", out)
-    assert answer.code == 0, answer
     print(answer.out)
+    assert answer.code in (0, 3), answer.err  # 3: on a busy machine the client's own lag may be doubted
     summary = json.loads((out / "summary.json").read_text())
     total, streaming = summary["total"], summary["total"]["streaming"]
     rows = [r for r in read_run(out).records.to_pylist() if r["phase"] == "load"]
@@ -63,8 +63,7 @@ def test_seventy_conversations_with_plausible_labelled_figures(server, tmp_path)
     for row in rows:
         came = of[row["phase"], row["seq"]]
         most = asked.get(row["kind"]) or {40: 12, 120: 24}[row["length"]]
-        assert 1 <= came["tokens_out"] <= most
-        assert (came["finish"] == "length") == (came["tokens_out"] == most), came
+        assert (came["tokens_out"], came["finish"]) == (most, "length")
         if row["kind"] == "whole":
             assert (came["chunks"], came["first_token_ns"]) == (0, None)
             continue

@@ -24,7 +24,11 @@ _START_S, _LIVES_S = 90, 300
 
 
 def make_model(folder):
-    """A Llama of 60 thousand weights and a tokenizer of characters, as files; nothing is fetched."""
+    """A Llama of 60 thousand weights and a tokenizer of characters, as files; nothing is fetched.
+
+    The same weights each time, and no token that would end an answer before its length.
+    """
+    import torch
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
@@ -46,7 +50,8 @@ def make_model(folder):
     fast.save_pretrained(folder)
     config = LlamaConfig(vocab_size=len(vocabulary), hidden_size=32, intermediate_size=64, num_hidden_layers=2,
                          num_attention_heads=4, num_key_value_heads=4, max_position_embeddings=4096,
-                         bos_token_id=1, eos_token_id=2, pad_token_id=2)  # fmt: skip
+                         bos_token_id=1, eos_token_id=None, pad_token_id=2)  # fmt: skip
+    torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(folder)
 
 

