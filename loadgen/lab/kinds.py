@@ -97,7 +97,7 @@ def check_target(kind: Kind, target: Target) -> None:
 class TensorKind:
     """KServe v2 inference."""
 
-    def __init__(  # noqa: PLR0913 - one call
+    def __init__(
         self,
         kind: Kind,
         facts: ModelFacts,
