@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from loadgen import __version__
-from loadgen.cli import bench, check, convert, demo, env, profile, report, run, serve, sweep
+from loadgen.cli import bench, check, convert, demo, env, explain, lint, profile, report, run, serve, sweep
 
 app = typer.Typer(
     name="loadgen",
@@ -23,6 +23,8 @@ app.command()(run.run)
 app.add_typer(sweep.app, name="sweep")
 app.command()(report.report)
 app.command()(check.check)
+app.command()(explain.explain)
+app.command()(lint.lint)
 app.add_typer(profile.app, name="profile")
 app.add_typer(bench.app, name="bench")
 app.command()(env.env)
