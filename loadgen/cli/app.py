@@ -5,7 +5,9 @@ from __future__ import annotations
 import typer
 
 from loadgen import __version__
-from loadgen.cli import bench, check, convert, demo, env, explain, lint, profile, report, run, serve, sweep
+from loadgen.cli import (
+    bench, buckets, check, coldstart, convert, demo, env, explain, lint, profile, report, run, serve, sweep,
+)  # fmt: skip
 
 app = typer.Typer(
     name="loadgen",
@@ -25,6 +27,8 @@ app.command()(report.report)
 app.command()(check.check)
 app.command()(explain.explain)
 app.command()(lint.lint)
+app.command()(coldstart.coldstart)
+app.command()(buckets.buckets)
 app.add_typer(profile.app, name="profile")
 app.add_typer(bench.app, name="bench")
 app.command()(env.env)
