@@ -6,7 +6,20 @@ import typer
 
 from loadgen import __version__
 from loadgen.cli import (
-    bench, buckets, check, coldstart, convert, demo, env, explain, lint, profile, report, run, serve, sweep,
+    bench,
+    buckets,
+    check,
+    coldstart,
+    convert,
+    demo,
+    env,
+    explain,
+    lint,
+    profile,
+    report,
+    run,
+    serve,
+    sweep,
 )  # fmt: skip
 
 app = typer.Typer(
