@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from loadgen import __version__
-from loadgen.cli import bench, check, convert, demo, env, profile, report, run, serve
+from loadgen.cli import bench, check, convert, demo, env, profile, report, run, serve, sweep
 
 app = typer.Typer(
     name="loadgen",
@@ -20,6 +20,7 @@ app.command()(demo.demo)
 app.add_typer(serve.app, name="serve")
 app.command()(convert.convert)
 app.command()(run.run)
+app.add_typer(sweep.app, name="sweep")
 app.command()(report.report)
 app.command()(check.check)
 app.add_typer(profile.app, name="profile")

@@ -1,0 +1,155 @@
+"""Which candidate is best, and how sure that is, from few repeats in rounds.
+
+Every candidate meets every load once a round, so what a round had in common (a warm machine, a busy neighbour) is
+taken out: for each load the figures are fitted as candidate + round, and what is left over is the noise, pooled
+over the candidates because three repeats of one say next to nothing about it (a randomised complete block design;
+Montgomery, "Design and Analysis of Experiments", chapter 4).  Times and rates are compared as ratios (logarithms).
+From that fit the true means are drawn, variance first (scaled inverse chi-square), shrunk towards each other as
+much as the noise explains their spread; each draw has its winner: the share of the draws a candidate wins is the probability that it is the best.  The limit: one noise for all
+candidates of a load; one that is far less steady than the others is believed too much.  This module must not know
+what the candidates are.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+DRAWS = 4000
+CLEAR = 0.95
+CLOSE = 0.03  # a difference that is not worth another night
+LEAST_SPREAD = 4
+_PASSES = 50
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """Of one load: candidates' means (NaN: nothing measured; inf: never succeeded), the noise, its freedom."""
+
+    mean: Floats
+    count: npt.NDArray[np.int64]
+    variance: float
+    freedom: int
+    ratios: bool  # the means are logarithms
+
+
+def fit(values: Floats) -> Fit:
+    """`values` are candidates x rounds, NaN where nothing was measured, inf where none succeeded."""
+    endless = np.isinf(values).any(axis=1)
+    there = np.isfinite(values) & ~endless[:, None]
+    ratios = bool((values[there] > 0).all())
+    y = np.where(there, np.log(np.where(there & ratios, values, 1.0)) if ratios else values, 0.0)
+    of_row, of_round = there.sum(axis=1), there.sum(axis=0)
+    mean, drift = np.zeros(len(values)), np.zeros(values.shape[1])
+    several = (of_row > 0).sum() > 1  # of one alone, its rounds cannot be told from noise
+    for _ in range(_PASSES):  # exact at once when nothing is missing
+        mean = (np.where(there, y - drift, 0).sum(axis=1)) / np.maximum(of_row, 1)
+        drift = several * (np.where(there, y - mean[:, None], 0).sum(axis=0)) / np.maximum(of_round, 1)
+        drift -= drift[of_round > 0].mean() if (of_round > 0).any() else 0.0
+    left = np.where(there, y - mean[:, None] - drift, 0.0)
+    freedom = int(there.sum() - (of_row > 0).sum() - several * max(0, (of_round > 0).sum() - 1))
+    variance = float((left**2).sum() / freedom) if freedom > 0 else np.nan
+    mean = np.where(endless, np.inf, np.where(of_row > 0, mean, np.nan))
+    return Fit(mean, of_row, variance, freedom, ratios)
+
+
+def means(values: Floats) -> Floats:
+    """Of candidates x loads x rounds: the fitted means, candidates x loads, in the figures' own unit."""
+    found = [fit(values[:, load]) for load in range(values.shape[1])]
+    return np.stack([np.exp(one.mean) if one.ratios else one.mean for one in found], axis=1)
+
+
+def drawn(values: Floats, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
+    """draws x candidates x loads: what the true means may be.  NaN where no noise can be told."""
+    layers = []
+    for load in range(values.shape[1]):
+        one = fit(values[:, load])
+        if one.freedom < 1:
+            layers.append(np.full((draws, len(values)), np.nan))
+            continue
+        noise = one.variance * one.freedom / rng.chisquare(one.freedom, draws)[:, None]
+        noise = noise / np.maximum(one.count, 1)
+        finite = np.isfinite(one.mean)
+        middle, kept = _shrunk(one.mean[finite], noise[:, finite], rng)
+        normal = rng.standard_normal((draws, len(values)))
+        truth = np.tile(one.mean, (draws, 1))
+        truth[:, finite] = middle + normal[:, finite] * np.sqrt(kept * noise[:, finite])
+        layers.append(np.exp(truth) if one.ratios else truth)
+    return np.stack(layers, axis=2)
+
+
+def _shrunk(mean: Floats, noise: Floats, rng: np.random.Generator) -> tuple[Floats, Floats]:
+    """The means drawn towards their middle, and by how much they keep their distance from it (1: all of it).
+
+    The best of many was lucky too: how far the candidates truly lie apart is what their spread has over the noise
+    (empirical Bayes; Efron and Morris 1973).  Of fewer than LEAST_SPREAD nobody can tell their spread.
+    """
+    if len(mean) < LEAST_SPREAD:
+        return np.broadcast_to(mean, noise.shape), np.ones_like(noise)
+    freedom = len(mean) - 1
+    total = mean.var(ddof=1) * freedom / rng.chisquare(freedom, len(noise))[:, None]
+    kept = np.maximum(total - noise, 0) / np.maximum(total, np.finfo(float).tiny)
+    return mean.mean() + kept * (mean - mean.mean()), kept
+
+
+Score = Callable[[list[Floats]], Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`scores` by candidate: larger is better, NaN not complete, 0 does not meet the bounds.
+
+    `probability` of being best, by candidate; `worse` is by how much the chosen one may be worse than the true
+    best: 0.02 says that with 95 % it is within 2 % of it.  Both None where the noise cannot be told.
+    """
+
+    scores: Floats
+    best: int | None
+    probability: Floats | None
+    worse: float | None
+
+    @property
+    def verdict(self) -> str:
+        """clear | close (which is best matters little) | inconclusive | none (no candidate meets the bounds)."""
+        if self.best is None:
+            return "none"
+        if self.probability is None or self.worse is None:
+            return "inconclusive"
+        if self.probability[self.best] >= CLEAR:
+            return "clear"
+        return "close" if self.worse <= CLOSE else "inconclusive"
+
+
+def contest(figures: list[Floats], score: Score, seed: int = 0) -> Outcome:
+    """`figures` are candidates x loads x rounds each; `score` makes one number a candidate of their means.
+
+    `score` gets arrays whose last two axes are candidates x loads, and gives what is left without loads.
+    """
+    told = score([means(one) for one in figures])
+    good = np.nan_to_num(told, nan=0.0)
+    if not good.max(initial=0.0) > 0:
+        return Outcome(told, None, None, None)
+    best = int(good.argmax())
+    rng = np.random.default_rng(seed)
+    guessed = [drawn(one, rng) for one in figures]
+    if any(np.isnan(one).all(axis=(0, 1)).any() for one in guessed):
+        return Outcome(told, best, None, None)
+    scores = np.nan_to_num(score(guessed), nan=0.0)
+    top = scores.max(axis=1)
+    wins = (scores == top[:, None]) & (top[:, None] > 0)
+    shares = (wins / np.maximum(wins.sum(axis=1), 1)[:, None]).mean(axis=0)
+    lost = np.where(top > 0, 1 - scores[:, best] / np.where(top > 0, top, 1), 0.0)
+    return Outcome(told, best, shares, float(np.quantile(lost, CLEAR)))
+
+
+def front(gain: Floats, cost: Floats) -> list[bool]:
+    """Of points with something to gain and something to pay: those that no other beats in both."""
+    points: list[Any] = list(zip(gain.tolist(), cost.tolist(), strict=True))
+    return [
+        bool(np.isfinite(g) and np.isfinite(c))
+        and not any(og >= g and oc <= c and (og > g or oc < c) for og, oc in points)
+        for g, c in points
+    ]

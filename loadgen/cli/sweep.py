@@ -1,0 +1,151 @@
+"""`loadgen sweep`: batching configurations times loads, measured as one experiment.
+
+Parses, calls `loadgen.lab.sweep`, prints.
+"""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from loadgen.cli.progress import Progress
+from loadgen.cli.quick import numpy_without_threads
+
+EXITS = {"clear": 0, "close": 0, "none": 1, "inconclusive": 3}
+
+
+class _Begins(TyperGroup):
+    """`loadgen sweep FILE` is `loadgen sweep begin FILE`."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ("--help", "-h"):
+            args = ["begin", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_Begins,
+    no_args_is_help=True,
+    help="Measure batching configurations times loads as one experiment: loadgen sweep SWEEP.yaml",
+)
+AsJson = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")]
+Folder = Annotated[Path, typer.Argument(help="The folder of a sweep, e.g. sweeps/20260102T030405-batching.")]
+
+
+class Protocol(StrEnum):
+    """The two doors of a KServe v2 server."""
+
+    grpc = "grpc"
+    http = "http"
+
+
+@app.command()
+def begin(
+    sweep: Annotated[
+        Path, typer.Argument(help="A sweep (YAML), e.g. traffic_profiles/sweeps/batching.yaml.")
+    ],
+    target: Annotated[
+        str | None,
+        typer.Option(help="A server with explicit model control; else an embedded one is started."),
+    ] = None,
+    repository: Annotated[Path, typer.Option(help="What the embedded server serves.")] = Path(
+        "model_repository"
+    ),
+    protocol: Annotated[
+        Protocol, typer.Option(help="Over which protocol the load goes to it.")
+    ] = Protocol.grpc,
+    out: Annotated[
+        Path | None, typer.Option(help="The folder to make; default sweeps/<time>-<name>.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(min=0, help="Another order of the blocks, other arrivals.")
+    ] = None,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Only show the blocks in their order; nothing is sent.")
+    ] = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run a sweep in a new folder, unattended; Ctrl-C stops it, `loadgen sweep resume` goes on.
+
+    Exit code: 0 there is a best configuration, 1 none meets the objectives, 2 usage, 3 inconclusive,
+    130 interrupted.
+
+    Example: loadgen sweep begin traffic_profiles/sweeps/batching.yaml --out sweeps/batching
+    """
+    numpy_without_threads()
+    from loadgen.lab.sweep import Place, run_sweep
+    from loadgen.traffic.sweep import load_sweep
+
+    read = load_sweep(sweep).with_seed(seed)
+    if plan:
+        for number, block in enumerate(read.blocks(), 1):
+            one, load = read.candidates[block.configuration], read.loads[block.load]
+            typer.echo(f"{number} {block.name} {one.name} at {load}")
+        return
+    place = Place(target, None if target else repository, protocol.value)
+    _go(lambda progress: run_sweep(read, place, out, sys.argv, progress.say, progress.tick), as_json, quiet)
+
+
+@app.command()
+def resume(folder: Folder, as_json: AsJson = False, quiet: Quiet = False) -> None:
+    """Go on with a sweep that was cut short; no finished block is measured again.
+
+    Example: loadgen sweep resume sweeps/batching
+    """
+    numpy_without_threads()
+    from loadgen.lab.sweep import resume_sweep
+
+    _go(lambda progress: resume_sweep(folder, progress.say, progress.tick), as_json, quiet)
+
+
+@app.command()
+def show(folder: Folder, as_json: AsJson = False) -> None:
+    """Show what a sweep found so far; writes its result.json and sweep.html anew.
+
+    Example: loadgen sweep show sweeps/batching
+    """
+    raise typer.Exit(EXITS[_told(folder, as_json)["best"]["verdict"]])
+
+
+def _go(drive: Callable[[Progress], Any], as_json: bool, quiet: bool) -> None:
+    handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in handlers.items():
+        if handler is signal.SIG_DFL:  # a polite end by others is a Ctrl-C; what was ignored stays so (nohup)
+            signal.signal(number, signal.default_int_handler)
+    try:
+        with Progress(quiet=quiet) as progress:
+            swept = drive(progress)
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    result = _told(swept.path, as_json)
+    raise typer.Exit(130 if swept.interrupted else EXITS[result["best"]["verdict"]])
+
+
+def _told(folder: Path, as_json: bool) -> dict[str, Any]:
+    from loadgen.analysis.sweep import PAGE, RESULT, read_sweep
+    from loadgen.report.sweep import print_sweep, render_sweep
+    from loadgen.report.write import dumps
+    from loadgen.runfile import write_atomic
+
+    result = read_sweep(folder)
+    write_atomic(folder / RESULT, dumps(result))
+    write_atomic(folder / PAGE, render_sweep(result))
+    if as_json:
+        typer.echo(json.dumps(result, indent=1))
+    else:
+        from rich.console import Console
+
+        print_sweep(result, Console(highlight=False))
+        typer.echo(f"\n{folder / PAGE}")
+    return result

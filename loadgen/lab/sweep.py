@@ -1,0 +1,293 @@
+"""A sweep: one experiment over many batching configurations and loads, unattended and resumable.
+
+`run_sweep` makes the folder, `resume_sweep` goes on with one.  The order of the blocks is data (traffic.sweep); here
+is the one loop that drives: bring the model under the block's configuration, warm it until it is steady, measure.
+Every block is a run folder made by `lab.run.measure`; what is finished there is never measured again, so Ctrl-C, a
+crash or a dead server lose one block.  This module must not know which configuration is best.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import shutil
+import time
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from loadgen.analysis.sweep import BLOCKS, FORMAT, JOURNAL, finished, read_journal, sweep_of
+from loadgen.lab.run import Order, measure
+from loadgen.lab.steady import WINDOW_NS, warm
+from loadgen.records import LoadgenError
+from loadgen.runfile import RUN, write_atomic
+from loadgen.target import Target, parse_target
+from loadgen.traffic.profile import TrafficProfile, parse_profile
+from loadgen.triton.control import Control
+from loadgen.triton.local import LocalTriton
+from loadgen.triton.overlay import OverlayError, check, only_instances_differ, overlaid
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from loadgen.traffic.sweep import Block, Sweep
+
+_CUT = "cut"  # where blocks go that were interrupted: their records are kept, they are in no figure
+_READY_NS = 120 * 10**9
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the server is: a target with explicit model control, or a repository for one of our own."""
+
+    target: str | None = None
+    repository: Path | None = None
+    protocol: str = "grpc"  # of the load to a server of our own
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """Where the sweep lies and whether it was cut short."""
+
+    path: Path
+    interrupted: bool
+
+
+@dataclass(slots=True)
+class _Server:
+    """The server under test and the configuration its model has now (None: not loaded by us)."""
+
+    control: Target
+    load: Target
+    log: Path | None
+    config: dict[str, Any] | None = None
+
+
+def run_sweep(
+    sweep: Sweep, place: Place, out: Path | None, command: list[str],
+    say: Callable[[str], None], tick: Callable[[str], None],
+) -> Swept:  # fmt: skip
+    """Begins a sweep in a new folder.  Raises LoadgenError before anything was loaded for what cannot be."""
+    traffic = sweep.traffic()
+    model = sweep.subject(traffic)
+    for load in sweep.loads:
+        parse_profile(sweep.block_text(traffic, load), f"{sweep.profile} at {load}", traffic.folder)
+    path = _make_folder(sweep.name, out)
+    journal: dict[str, Any] = {
+        "format": FORMAT, "status": "running", "started_at": datetime.now(UTC).isoformat(timespec="seconds"),
+        "command": command, "model": model,
+        "sweep": {"name": sweep.name, "text": sweep.text, "sha256": sweep.sha256, "folder": str(sweep.folder)},
+        "profile": {"name": traffic.name, "text": traffic.text, "sha256": traffic.sha256, "folder": str(traffic.folder)},
+        "target": place.target, "repository": place.repository and str(place.repository.absolute()),
+        "protocol": place.protocol, "base": None, "failed": {}, "visits": [],
+    }  # fmt: skip
+    drive = _Drive(path, journal, sweep, traffic, say, tick)
+    try:
+        return drive.go()
+    except BaseException:
+        if journal["base"] is None:  # nothing was begun
+            shutil.rmtree(path, ignore_errors=True)
+        raise
+
+
+def resume_sweep(path: Path, say: Callable[[str], None], tick: Callable[[str], None]) -> Swept:
+    """Goes on where a sweep was cut: with its own texts, whatever became of the files."""
+    journal = read_journal(path)
+    sweep, told = sweep_of(journal), journal["profile"]
+    traffic = parse_profile(told["text"], told["name"], Path(told["folder"]))
+    return _Drive(path, journal, sweep, traffic, say, tick).go()
+
+
+def _make_folder(name: str, out: Path | None) -> Path:
+    safe = re.sub(r"[^\w.-]+", "-", name).strip(".-")[:60] or "sweep"
+    path = out or Path("sweeps") / f"{datetime.now(UTC):%Y%m%dT%H%M%S}-{safe}"
+    try:
+        path.mkdir(parents=True, exist_ok=False)
+    except FileExistsError:
+        said = f"loadgen sweep resume {path} goes on with it" if (path / JOURNAL).exists() else "name another"
+        raise LoadgenError(f"output {path}: exists already; {said}") from None
+    except OSError as why:
+        raise LoadgenError(f"output {path}: {why.strerror}; name a writable folder with --out") from None
+    return path
+
+
+@dataclass(slots=True)
+class _Drive:
+    """The loop and what it writes down."""
+
+    path: Path
+    journal: dict[str, Any]
+    sweep: Sweep
+    traffic: TrafficProfile
+    say: Callable[[str], None]
+    tick: Callable[[str], None]
+    configs: list[dict[str, Any]] = field(default_factory=list)
+
+    def go(self) -> Swept:
+        """Every block that is not finished, in its order.  The journal is whole at every moment."""
+        blocks = self.sweep.blocks()
+        todo = [block for block in blocks if not finished(self.path, block)]
+        if not todo:
+            self._save("finished")
+            return Swept(self.path, interrupted=False)
+        try:
+            with self._server() as server:
+                self._prepare(server)
+                for block in todo:
+                    done = len(blocks) - len(todo) + todo.index(block)
+                    if not self._block(server, block, f"block {done + 1} of {len(blocks)}"):
+                        self._save("interrupted")
+                        return Swept(self.path, interrupted=True)
+        except KeyboardInterrupt:
+            self._save("interrupted")
+            return Swept(self.path, interrupted=True)
+        except LoadgenError:
+            self._save("broken")
+            raise
+        self._save("finished" if not self.journal["failed"] else "failed in part")
+        return Swept(self.path, interrupted=False)
+
+    def _save(self, status: str = "running") -> None:
+        self.journal["status"] = status
+        if self.journal["base"] is not None:
+            write_atomic(self.path / JOURNAL, json.dumps(self.journal, indent=1) + "\n")
+
+    @contextmanager
+    def _server(self) -> Iterator[_Server]:
+        if self.journal["target"] is not None:
+            target = parse_target(self.journal["target"])
+            server = _Server(target, target, None)
+            try:
+                yield server
+            finally:
+                with suppress(LoadgenError):  # as it was found, if it is still there
+                    asyncio.run(_own_config(server, self.journal["model"]))
+            return
+        with LocalTriton(self.journal["repository"], say=self.say) as own:
+            load = own.grpc_target if self.journal["protocol"] == "grpc" else own.http_target
+            yield _Server(parse_target(own.http_target), parse_target(load), own.log_path)
+
+    def _prepare(self, server: _Server) -> None:
+        """Reads the model's own configuration and checks all that will be made of it.  Raises LoadgenError."""
+        model = self.journal["model"]
+        self.say(f"reading the configuration of {model}")
+        base = asyncio.run(_own_config(server, model))
+        if self.journal["base"] not in (None, base):
+            raise LoadgenError(f"{self.path}: the configuration of {model!r} is no longer what the sweep began with; "
+                               "begin a new sweep")  # fmt: skip
+        faults = []
+        for one in self.sweep.candidates:
+            try:
+                self.configs.append(overlaid(base, one.changes))
+                check(self.configs[-1])
+            except OverlayError as why:
+                faults.append(f"configuration {one.name!r}: {why}")
+        if faults:
+            raise LoadgenError("\n".join(faults))
+        self.journal["base"], self.journal["failed"] = base, {}
+        self._save()
+
+    def _block(self, server: _Server, block: Block, which: str) -> bool:
+        """One block; False when it was interrupted.  A configuration that cannot be loaded is left out, with the
+        server's reason: the others go on.
+        """
+        one, load = self.sweep.candidates[block.configuration], self.sweep.loads[block.load]
+        if one.name in self.journal["failed"]:
+            return True
+        self.say(f"{which}: {one.name} at {load}")
+        try:
+            return self._bring(server, block) and self._measure(server, block)
+        except LoadgenError as why:
+            if not asyncio.run(_alive(server)):
+                raise
+            self.journal["failed"][one.name] = str(why)
+            self.say(f"{one.name} is left out: {why}")
+            self._save()
+            return True
+
+    def _bring(self, server: _Server, block: Block) -> bool:
+        """The block's configuration, loaded and warm; False when interrupted."""
+        how = asyncio.run(_bring(server, self.journal["model"], self.configs[block.configuration]))
+        if how["how"] == "kept":
+            return True
+        config, server.config = server.config, None  # not warm yet: an interruption begins anew
+        warmed = warm(lambda name: self._window(server, name), self.sweep.warm_up_ns)
+        if warmed is None:
+            return False
+        server.config = config
+        visit = {"block": block.name, "configuration": self.sweep.candidates[block.configuration].name}
+        self.journal["visits"].append({**visit, **how, **warmed})
+        self._save()
+        return True
+
+    def _measure(self, server: _Server, block: Block) -> bool:
+        text = self.sweep.block_text(self.traffic, self.sweep.loads[block.load])
+        folder = self.path / BLOCKS / block.name
+        self._set_aside(folder)
+        measured = measure(self._order(server, text, folder, block.seed))
+        if measured.interrupted:
+            self._set_aside(folder)
+        return not measured.interrupted
+
+    def _window(self, server: _Server, name: str) -> tuple[Path, bool]:
+        """One window of warming, as a run of its own that is thrown away when it was read."""
+        folder = self.path / f"warm-{name}"
+        shutil.rmtree(folder, ignore_errors=True)
+        measured = measure(
+            self._order(server, self.sweep.warm_text(self.traffic, WINDOW_NS), folder, self.sweep.seed)
+        )
+        return measured.path, measured.interrupted
+
+    def _order(self, server: _Server, text: str, folder: Path, seed: int) -> Order:
+        profile = parse_profile(text, self.traffic.name, self.traffic.folder)
+        return Order(profile=profile, target=server.load, seed=seed, out=folder, command=self.journal["command"],
+                     wait_ns=_READY_NS, tick=self.tick)  # fmt: skip
+
+    def _set_aside(self, folder: Path) -> None:
+        """What was cut is kept apart: it is in no figure."""
+        if (folder / RUN).exists():
+            aside = self.path / _CUT
+            aside.mkdir(exist_ok=True)
+            folder.rename(aside / f"{folder.name}-{len(list(aside.iterdir())) + 1}")
+
+
+async def _alive(server: _Server) -> bool:
+    async with Control(server.control) as control:
+        try:
+            return await control.server_live()
+        except LoadgenError:
+            return False
+
+
+async def _own_config(server: _Server, model: str) -> dict[str, Any]:
+    """As the repository has it: an override that someone left is gone after an unload."""
+    async with Control(server.control, log=server.log) as control:
+        await control.unload(model)
+        await control.load(model)
+        await control.wait_model_ready(model, timeout_ns=_READY_NS)
+        facts = await control.model_facts(model)
+    if facts.config is None:
+        raise LoadgenError(f"{server.control.url} tells no model configuration: a sweep needs one to change")
+    server.config = dict(facts.config)
+    return dict(facts.config)
+
+
+async def _bring(server: _Server, model: str, config: dict[str, Any]) -> dict[str, Any]:
+    """The model under `config`: kept when it is, resized live when only its instances differ, else unloaded,
+    waited for and loaded, so that there are never two copies and its counters begin at 0.
+    """
+    if server.config == config:
+        return {"how": "kept"}
+    live = server.config is not None and only_instances_differ(server.config, config)
+    asked = time.monotonic_ns()
+    async with Control(server.control, log=server.log) as control:
+        server.config = None  # until it is there
+        if not live:
+            await control.unload(model)
+        await control.load(model, config)
+        await control.wait_model_ready(model, timeout_ns=_READY_NS)
+    server.config = config
+    return {"how": "resized" if live else "loaded", "load_ns": time.monotonic_ns() - asked}

@@ -1,0 +1,385 @@
+"""The sweep: the door where a YAML text becomes batching configurations, load levels and an order of blocks.
+
+It must not know servers, clocks or files: which block comes when is a function of the seed alone.  Every key:
+
+```yaml
+name: batching                     # default: the file's name
+seed: 7                            # order of the blocks, and what they send; default 0
+profile: ../traffic_profiles/mixed-lengths.yaml    # whose kinds are sent; its phases and objectives are not
+model: minilm                      # whose configuration changes; default: the one model of the profile
+loads: [{users: 4}, {users: 16, think: 10ms}, {rate: 40/s, arrivals: uniform}]
+block: 10s                         # measured time of one block
+repeats: 3                         # blocks of each cell (configuration x load); default 3
+warm_up: 30s                       # the longest time a loaded model may take until it is steady; default 30s
+best: requests/s                   # default; requests/s | items/s, or latency | service pNN | mean, lowest
+objectives: ["latency p99 < 500ms", "failure rate < 1%"]      # what the best must meet
+base: {max_batch_size: 16}         # changes under every configuration
+configurations:                    # by name, and/or a grid: every combination
+  - {name: as published}
+  - {name: wait, preferred: [4, 8], delay: 5ms, queue: {timeout: 1s, action: reject, max_size: 64}}
+  - {name: any field, set: {instance_group.0.kind: KIND_CPU, parameters.threads.string_value: "2"}}
+grid:
+  max_batch_size: [4, 16]
+  batching: [true, false]
+  delay: [0ms, 2ms]
+  instances: [1, 2]
+```
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+import numpy as np
+import yaml
+from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+
+from loadgen.records import LoadgenError
+from loadgen.traffic.document import ProfileError, read_document, read_text
+from loadgen.traffic.objective import Objective, parse_objective
+from loadgen.traffic.parts import (
+    Count,
+    DurationNs,
+    DurationOrZeroNs,
+    FaultsError,
+    Many,
+    Name,
+    Part,
+    RatePerS,
+    as_tuple,
+)
+from loadgen.traffic.phases import Arrivals
+from loadgen.traffic.problems import problems
+from loadgen.traffic.profile import TrafficProfile, parse_profile
+from loadgen.traffic.words import show_value
+from loadgen.units import show_ns
+
+MOST_BLOCKS = 10_000
+OF_BATCHER = ("preferred", "delay_ns", "queue", "priorities", "preserve_ordering")
+_RATES = ("requests/s", "items/s")
+_WARM_UP_SHARE, _LEAST_WARM_UP_NS = 0.2, 10**9
+_REQUESTS_A_USER = 2  # of a block's own warm-up
+
+
+class Queue(Part):
+    """Triton's queue policy: how long a request may wait, what becomes of it then, how many may wait."""
+
+    timeout_ns: DurationNs | None = Field(None, alias="timeout", examples=["1s"])
+    action: Literal["reject", "delay"] | None = None
+    max_size: Count | None = None
+    override: bool | None = None  # a request may name its own timeout
+
+    def __str__(self) -> str:
+        told = {"timeout": self.timeout_ns and show_ns(self.timeout_ns), "action": self.action,
+                "max_size": self.max_size, "override": self.override}  # fmt: skip
+        return " ".join(f"{key} {show_value(value).strip(chr(39))}" for key, value in told.items() if value)
+
+
+class Changes(Part):
+    """What is laid over the model's own configuration.  None leaves a field as it is."""
+
+    max_batch_size: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
+    batching: bool | None = None  # false: no dynamic batching at all
+    preferred: Many[Count] | None = None
+    delay_ns: DurationOrZeroNs | None = Field(None, alias="delay")
+    instances: Annotated[int, Field(ge=1, le=1000)] | None = None
+    ragged: bool | None = None
+    queue: Queue | None = None
+    priorities: Annotated[int, Field(ge=1, le=1000)] | None = None
+    preserve_ordering: bool | None = None
+    set: dict[str, Any] = Field(default_factory=dict)  # any field, by its dotted path
+
+    @model_validator(mode="after")
+    def _batches(self) -> Self:
+        if self.batching is False and any(getattr(self, key) is not None for key in OF_BATCHER):
+            raise FaultsError((("batching",), "false goes with no setting of the dynamic batcher"))
+        return self
+
+    def under(self, over: Changes) -> Changes:
+        """These, and `over` wins where both say something."""
+        theirs = {key: getattr(over, key) for key in over.model_fields_set & Changes.model_fields.keys()}
+        return Changes().model_copy(
+            update={
+                **{key: getattr(self, key) for key in self.model_fields_set},
+                **theirs,
+                "set": {**self.set, **over.set},
+            }
+        )
+
+    def __str__(self) -> str:
+        told = [f"{_name_of(Changes, key)} {_shown(key, value)}" for key in Changes.model_fields
+                if key != "set" and (value := getattr(self, key)) is not None]  # fmt: skip
+        return ", ".join(told + [f"{path} {show_value(value)}" for path, value in self.set.items()])
+
+
+class Named(Changes):
+    """A configuration of its own name."""
+
+    name: Name | None = None
+
+
+class Grid(Part):
+    """Values of each setting; every combination of them is a configuration.  The same keys as Changes."""
+
+    max_batch_size: Many[Annotated[int, Field(ge=0, le=1_000_000)]] | None = None
+    batching: Many[bool] | None = None
+    preferred: Many[Many[Count]] | None = None
+    delay_ns: Many[DurationOrZeroNs] | None = Field(None, alias="delay")
+    instances: Many[Annotated[int, Field(ge=1, le=1000)]] | None = None
+    ragged: Many[bool] | None = None
+    queue: Many[Queue] | None = None
+    priorities: Many[Annotated[int, Field(ge=1, le=1000)]] | None = None
+    preserve_ordering: Many[bool] | None = None
+    set: dict[str, Many[Any]] = Field(default_factory=dict)
+
+    def combinations(self) -> list[Changes]:
+        """Every combination, the last key changing fastest.  Batching off meets no setting of the batcher: those
+        combinations are one.
+        """
+        axes = [[(key, value) for value in values] for key in Grid.model_fields
+                if key != "set" and (values := getattr(self, key)) is not None]  # fmt: skip
+        paths = [[(path, value) for value in values] for path, values in self.set.items()]
+        found = []
+        for combination in itertools.product(*axes):
+            chosen = dict(combination)
+            if chosen.get("batching") is False:
+                chosen = {key: value for key, value in chosen.items() if key not in OF_BATCHER}
+            for settings in itertools.product(*paths):
+                found.append(Changes().model_copy(update={**chosen, "set": dict(settings)}))
+        return found
+
+
+class Load(Part):
+    """One level of load: so many users, or so many requests a second."""
+
+    users: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    think_ns: DurationOrZeroNs = Field(0, alias="think")
+    rate_per_s: RatePerS | None = Field(None, alias="rate")
+    arrivals: Arrivals | None = None
+
+    @model_validator(mode="after")
+    def _one(self) -> Self:
+        if (self.users is None) == (self.rate_per_s is None):
+            raise ValueError("needs exactly one of users, rate, e.g. {users: 8} or {rate: 40/s}")
+        if self.users is None and self.think_ns:
+            raise FaultsError((("think",), "goes with users only"))
+        if self.users is not None and self.arrivals is not None:
+            raise FaultsError((("arrivals",), "goes with rate only"))
+        return self
+
+    def __str__(self) -> str:
+        if self.users is not None:
+            think = f", think {show_ns(self.think_ns)}" if self.think_ns else ""
+            return f"{self.users} user{'' if self.users == 1 else 's'}{think}"
+        law = "" if self.arrivals is None else f" {self.arrivals}"
+        return f"{self.rate_per_s:g}/s{law}"
+
+
+@dataclass(frozen=True, slots=True)
+class Configuration:
+    """One setting of the server under test; `name` tells it from the others."""
+
+    name: str
+    changes: Changes
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One measurement: configuration and load by their places, in which round.  `seed` is of what it sends:
+    the same for all blocks of a round, so that configurations meet the same arrivals.
+    """
+
+    round: int
+    configuration: int
+    load: int
+    seed: int
+
+    @property
+    def name(self) -> str:
+        """Of its run folder."""
+        return f"r{self.round + 1}-c{self.configuration + 1}-l{self.load + 1}"
+
+
+class Sweep(Part):
+    """A sweep that holds together; `traffic` is the profile whose kinds it sends."""
+
+    name: Name
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    profile: Annotated[str, Field(min_length=1)] = Field(examples=["traffic_profiles/mixed-lengths.yaml"])
+    model: str | None = None
+    loads: Many[Load] = Field(examples=["[{users: 4}, {users: 16}]"])
+    block_ns: DurationNs = Field(10 * 10**9, alias="block")
+    repeats: Annotated[int, Field(ge=1, le=1000)] = 3
+    warm_up_ns: DurationNs = Field(30 * 10**9, alias="warm_up")
+    best: str = "requests/s"
+    objectives: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
+    base: Changes = Changes()
+    configurations: Many[Named] | None = None
+    grid: Grid | None = None
+    _text: str = PrivateAttr("")
+    _folder: Path = PrivateAttr(Path())
+
+    @property
+    def text(self) -> str:
+        """The text it was read from."""
+        return self._text
+
+    @property
+    def folder(self) -> Path:
+        """What the profile's path is relative to."""
+        return self._folder
+
+    @property
+    def sha256(self) -> str:
+        return hashlib.sha256(self._text.encode()).hexdigest()
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        faults: list[tuple[tuple[str | int, ...], str]] = []
+        if self.configurations is None and self.grid is None:
+            raise ValueError("needs configurations, grid or both: what is compared?")
+        try:
+            self.contest  # noqa: B018 - read for its faults
+        except LoadgenError as why:
+            faults.append((("best",), str(why)))
+        for index, text in enumerate(self.objectives):
+            try:
+                parse_objective(text)
+            except LoadgenError as why:
+                faults.append((("objectives", index), str(why)))
+        names = [str(load) for load in self.loads]
+        faults += [(("loads", i), f"{name} is there twice; keep one") for i, name in enumerate(names)
+                   if name in names[:i]]  # fmt: skip
+        if faults:
+            raise FaultsError(*faults)
+        return self
+
+    def with_seed(self, seed: int | None) -> Sweep:
+        """The same under another seed, also in its text; itself for None."""
+        if seed is None:
+            return self
+        data = {**read_document(self.text, self.name).data, "name": self.name, "seed": seed}
+        return parse_sweep(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), self.name, self.folder)
+
+    @property
+    def contest(self) -> Objective:
+        """What the best is best in, as an objective that always holds.  Raises LoadgenError."""
+        allowed = f"allowed: {', '.join(_RATES)} (the most), latency or service with pNN or mean (the least)"
+        for bound in ("> 0", "< 100h"):
+            try:
+                found = parse_objective(f"{self.best} {bound}")
+            except LoadgenError:
+                continue
+            if found.metric in _RATES or (found.metric in ("latency", "service") and found.quantile != 1.0):
+                return found
+        raise LoadgenError(f"{show_value(self.best)} is nothing to be best in; {allowed}")
+
+    @property
+    def candidates(self) -> tuple[Configuration, ...]:
+        """All configurations, each once, in the order of the text: the list, then the grid's combinations."""
+        found: dict[str, Configuration] = {}
+        for one in self.configurations or ():
+            found.setdefault(name := one.name or str(one) or "as published", Configuration(name, self.base.under(one)))  # fmt: skip
+        for changes in self.grid.combinations() if self.grid else ():
+            found.setdefault(name := str(changes), Configuration(name, self.base.under(changes)))
+        return tuple(found.values())
+
+    def blocks(self) -> tuple[Block, ...]:
+        """The order of the experiment.  Each round visits every configuration once, in an order of its own,
+        and at each visit every load, shuffled too: what drifts meets all alike.
+        """
+        rng = np.random.default_rng([self.seed, 0x5EE9])
+        found = []
+        for number in range(self.repeats):
+            for configuration in rng.permutation(len(self.candidates)).tolist():
+                for load in rng.permutation(len(self.loads)).tolist():
+                    found.append(Block(number, configuration, load, self.seed + number))
+        return tuple(found)
+
+    def block_text(self, traffic: TrafficProfile, load: Load) -> str:
+        """The profile of one block: the kinds of `traffic` under one load, after a warm-up at that load."""
+        warm_ns = max(_LEAST_WARM_UP_NS, round(self.block_ns * _WARM_UP_SHARE))
+        if load.users is not None:
+            users = {"users": load.users, "think": f"{load.think_ns}ns"}
+            requests = {"users": load.users, "requests": _REQUESTS_A_USER * load.users}
+            phases = [{"closed": requests}, {"closed": {**users, "duration": f"{self.block_ns}ns"}}]
+        else:
+            law = (load.arrivals or Arrivals.model_validate("poisson")).model_dump(exclude_none=True)
+            phases = [{"open": {"arrivals": law, "rate": [{"duration": f"{ns}ns", "at": f"{load.rate_per_s!r}/s"}]}}
+                      for ns in (warm_ns, self.block_ns)]  # fmt: skip
+        return _with_phases(
+            traffic, [{"name": "warm-up", "warmup": True, **phases[0]}, {"name": str(load), **phases[1]}],
+            objectives=list(self.objectives),
+        )  # fmt: skip
+
+    def warm_text(self, traffic: TrafficProfile, window_ns: int) -> str:
+        """One window of warming: as many users as the busiest load has."""
+        users = max((load.users or 0 for load in self.loads), default=0) or 8
+        closed = {"users": users, "duration": f"{window_ns}ns"}
+        return _with_phases(traffic, [{"name": "window", "closed": closed}])
+
+    def traffic(self) -> TrafficProfile:
+        """The profile it names.  Raises ProfileError."""
+        path = self.folder / self.profile
+        return parse_profile(read_text(path), str(path), path.parent)
+
+    def subject(self, traffic: TrafficProfile) -> str:
+        """The model whose configuration changes.  Raises LoadgenError unless the profile sends to it."""
+        models = sorted({kind.model for kind in traffic.kinds.values() if kind.is_kserve})
+        if self.model is None and len(models) == 1:
+            return models[0]
+        if self.model in models:
+            return self.model
+        said = "names no model" if self.model is None else f"model {self.model!r} is not in the profile"
+        raise LoadgenError(
+            f"sweep {self.name}: {said}; {self.profile} sends to: {', '.join(models) or 'none'}"
+        )
+
+
+def _with_phases(traffic: TrafficProfile, phases: list[Any], **more: Any) -> str:
+    data = read_document(traffic.text, traffic.name).data
+    kept = {
+        key: value for key, value in data.items() if key not in ("phases", "objectives", "target", "seed")
+    }
+    text: str = yaml.safe_dump({**kept, "phases": phases, **more}, sort_keys=False, allow_unicode=True)
+    return text
+
+
+def _name_of(part: type[Part], field: str) -> str:
+    return part.model_fields[field].alias or field
+
+
+def _shown(key: str, value: Any) -> str:
+    if key.endswith("_ns"):
+        return show_ns(value) if value else "0"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def parse_sweep(text: str, name: str, folder: Path = Path()) -> Sweep:
+    """Reads a sweep from its text; `name` stands in front of every message.  Raises ProfileError."""
+    document = read_document(text, name)
+    data = document.data
+    if isinstance(data, dict) and "name" not in data:
+        data = {"name": Path(name).stem or "sweep", **data}
+    try:
+        sweep = Sweep.model_validate(data)
+    except ValidationError as error:
+        raise ProfileError(*problems(error, Sweep, document, name)) from None
+    sweep._text, sweep._folder = text, folder.resolve()  # noqa: SLF001 - known only after reading
+    count = len(sweep.candidates) * len(sweep.loads) * sweep.repeats
+    if count > MOST_BLOCKS:
+        raise ProfileError(
+            f"{name}: {count:,} blocks; allowed: {MOST_BLOCKS:,}; drop values of the grid or repeats"
+        )
+    return sweep
+
+
+def load_sweep(path: Path) -> Sweep:
+    """Reads a sweep from a file.  Raises ProfileError, one line a problem."""
+    return parse_sweep(read_text(path), str(path), path.parent)
