@@ -38,7 +38,7 @@ class Fit:
 
 def fit(values: Floats) -> Fit:
     """`values` are candidates x rounds, NaN where nothing was measured, inf where none succeeded."""
-    endless = np.isinf(values).any(axis=1)
+    endless: npt.NDArray[np.bool_] = np.isinf(values).any(axis=1)
     there = np.isfinite(values) & ~endless[:, None]
     ratios = bool((values[there] > 0).all())
     y = np.where(there, np.log(np.where(there & ratios, values, 1.0)) if ratios else values, 0.0)
@@ -63,7 +63,7 @@ def means(values: Floats) -> Floats:
 
 
 def drawn(values: Floats, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
-    """draws x candidates x loads: what the true means may be.  NaN where no noise can be told."""
+    """What the true means may be: draws x candidates x loads.  NaN where no noise can be told."""
     layers = []
     for load in range(values.shape[1]):
         one = fit(values[:, load])
@@ -113,7 +113,7 @@ class Outcome:
 
     @property
     def verdict(self) -> str:
-        """clear | close (which is best matters little) | inconclusive | none (no candidate meets the bounds)."""
+        """One of clear | close (which is best matters little) | inconclusive | none (no candidate meets the bounds)."""
         if self.best is None:
             return "none"
         if self.probability is None or self.worse is None:

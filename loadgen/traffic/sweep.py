@@ -102,7 +102,7 @@ class Changes(Part):
     def under(self, over: Changes) -> Changes:
         """These, and `over` wins where both say something."""
         theirs = {key: getattr(over, key) for key in over.model_fields_set & Changes.model_fields.keys()}
-        return Changes().model_copy(
+        return _UNCHANGED.model_copy(
             update={
                 **{key: getattr(self, key) for key in self.model_fields_set},
                 **theirs,
@@ -114,6 +114,9 @@ class Changes(Part):
         told = [f"{_name_of(Changes, key)} {_shown(key, value)}" for key in Changes.model_fields
                 if key != "set" and (value := getattr(self, key)) is not None]  # fmt: skip
         return ", ".join(told + [f"{path} {show_value(value)}" for path, value in self.set.items()])
+
+
+_UNCHANGED = Changes.model_validate({})
 
 
 class Named(Changes):
@@ -148,8 +151,10 @@ class Grid(Part):
             chosen = dict(combination)
             if chosen.get("batching") is False:
                 chosen = {key: value for key, value in chosen.items() if key not in OF_BATCHER}
-            for settings in itertools.product(*paths):
-                found.append(Changes().model_copy(update={**chosen, "set": dict(settings)}))
+            found += [
+                _UNCHANGED.model_copy(update={**chosen, "set": dict(settings)})
+                for settings in itertools.product(*paths)
+            ]
         return found
 
 
@@ -217,7 +222,7 @@ class Sweep(Part):
     warm_up_ns: DurationNs = Field(30 * 10**9, alias="warm_up")
     best: str = "requests/s"
     objectives: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
-    base: Changes = Changes()
+    base: Changes = _UNCHANGED
     configurations: Many[Named] | None = None
     grid: Grid | None = None
     _text: str = PrivateAttr("")
@@ -296,15 +301,16 @@ class Sweep(Part):
         found = []
         for number in range(self.repeats):
             for configuration in rng.permutation(len(self.candidates)).tolist():
-                for load in rng.permutation(len(self.loads)).tolist():
-                    found.append(Block(number, configuration, load, self.seed + number))
+                loads = rng.permutation(len(self.loads)).tolist()
+                found += [Block(number, configuration, load, self.seed + number) for load in loads]
         return tuple(found)
 
     def block_text(self, traffic: TrafficProfile, load: Load) -> str:
         """The profile of one block: the kinds of `traffic` under one load, after a warm-up at that load."""
         warm_ns = max(_LEAST_WARM_UP_NS, round(self.block_ns * _WARM_UP_SHARE))
+        phases: list[dict[str, Any]]
         if load.users is not None:
-            users = {"users": load.users, "think": f"{load.think_ns}ns"}
+            users: dict[str, Any] = {"users": load.users, "think": f"{load.think_ns}ns"}
             requests = {"users": load.users, "requests": _REQUESTS_A_USER * load.users}
             phases = [{"closed": requests}, {"closed": {**users, "duration": f"{self.block_ns}ns"}}]
         else:

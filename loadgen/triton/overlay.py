@@ -113,9 +113,11 @@ def _faults(message: Any) -> Iterator[str]:
     if message.max_batch_size < 0:
         yield f"max_batch_size {message.max_batch_size} is negative"
     yield from _instance_faults(message)
-    if not message.HasField(_DYNAMIC):
-        return
-    batcher, most = message.dynamic_batching, message.max_batch_size
+    if message.HasField(_DYNAMIC):
+        yield from _batcher_faults(message.dynamic_batching, message.max_batch_size)
+
+
+def _batcher_faults(batcher: Any, most: int) -> Iterator[str]:
     if most == 0:
         yield "dynamic_batching needs a max_batch_size of 1 or more; it is 0"
     for size in batcher.preferred_batch_size:
@@ -123,6 +125,10 @@ def _faults(message: Any) -> Iterator[str]:
             yield f"preferred_batch_size {size} is not a size; allowed: 1 or more"
         elif most and size > most:
             yield f"preferred_batch_size {size} is more than max_batch_size {most}"
+    yield from _policy_faults(batcher)
+
+
+def _policy_faults(batcher: Any) -> Iterator[str]:
     levels = batcher.priority_levels
     if levels and not 1 <= batcher.default_priority_level <= levels:
         yield f"default_priority_level {batcher.default_priority_level} is none of the {levels} priority_levels"
