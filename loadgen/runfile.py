@@ -37,10 +37,11 @@ if TYPE_CHECKING:
     Observer = Callable[[np.ndarray[Any, Any]], None]
 
 FORMAT = 1
-RECORDS, RUN, SERVER, SUMMARY, REPORT = (
+RECORDS, RUN, SERVER, WATCH, SUMMARY, REPORT = (
     "records.arrow",
     "run.json",
     "server.jsonl",
+    "watch.jsonl",
     "summary.json",
     "report.html",
 )
@@ -344,6 +345,11 @@ class Run:
             with pa.OSFile(str(path)) as file, pa.ipc.open_stream(file) as stream:
                 for _ in range(count):
                     yield stream.read_next_batch()
+
+    @property
+    def watch(self) -> list[dict[str, Any]]:
+        """The lines of watch.jsonl: the server's counters along the run; none where nobody watched."""
+        return _whole_lines(self.path / WATCH)
 
     @property
     def has_streams(self) -> bool:

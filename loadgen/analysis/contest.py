@@ -38,7 +38,7 @@ class Fit:
 
 def fit(values: Floats) -> Fit:
     """`values` are candidates x rounds, NaN where nothing was measured, inf where none succeeded."""
-    endless: npt.NDArray[np.bool_] = np.isinf(values).any(axis=1)
+    endless = np.asarray(np.isinf(values).any(axis=1))
     there = np.isfinite(values) & ~endless[:, None]
     ratios = bool((values[there] > 0).all())
     y = np.where(there, np.log(np.where(there & ratios, values, 1.0)) if ratios else values, 0.0)

@@ -30,6 +30,9 @@ class Counted:
     ok: int  # this run's own successes
     told: int  # the successes that the server counted, as far as it can be told
     window: ServerWindow | None
+    span_ns: int | None = None  # of the phase, its drain included
+    in_flight: float | None = None  # mean over that, by the client's stamps
+    instances: int | None = None  # that execute the model, by its configuration
 
 
 def counted(run: Run, frame: Frame) -> list[Counted]:
@@ -58,8 +61,30 @@ def counted(run: Run, frame: Frame) -> list[Counted]:
         told, counts = both.success.count, any(_counts(stats) for stats in after.values())
         few = counts and told < ok - max(SLACK, SLACK_SHARE * ok)
         reset = before.keys() != after.keys() or both.went_back or few
-        found.append(Counted(model, phase, ok, told, None if reset else both))
+        span_ns, in_flight = _occupancy(
+            run.info["phases"][measured[phase]], rows.where(np.isin(rows.kind, of_model))
+        )
+        instances = _instances(run.info.get("server"), model)
+        found.append(Counted(model, phase, ok, told, None if reset else both, span_ns, in_flight, instances))
     return found
+
+
+def _occupancy(told: Mapping[str, Any], rows: Frame) -> tuple[int | None, float | None]:
+    """How long a phase was, and how many requests were at the server at a time."""
+    start, end = told.get("start_ns"), told.get("end_ns")
+    if start is None or end is None or end <= start:
+        return None, None
+    sent = rows.where(rows.sent)
+    return end - start, float(sent.service_ns.sum()) / (end - start)
+
+
+def _instances(server: Any, model: str) -> int | None:
+    """How many instances a model's configuration has, over all its devices; None where it does not tell."""
+    told = server.get("models", {}).get(model) if isinstance(server, Mapping) else None
+    groups = ((told or {}).get("config") or {}).get("instance_group")
+    if not groups:
+        return None
+    return sum(int(g.get("count") or 1) * max(1, len(g.get("gpus") or ())) for g in groups)
 
 
 def _counts(stats: Mapping[str, Any]) -> bool:
@@ -76,7 +101,7 @@ def server_figures(run: Run, frame: Frame) -> dict[str, Any]:
     found = counted(run, frame)
     good = [(one.model, one.window) for one in found if one.window is not None]
     models = sorted({model for model, _ in good})
-    figures = _figures([one for _, one in good])
+    figures = _figures([one for _, one in good]) | _use([one for one in found if one.window is not None])
     if len(models) > 1:
         figures["by_model"] = {
             name: _figures([one for model, one in good if model == name]) for name in models
@@ -91,6 +116,25 @@ def server_figures(run: Run, frame: Frame) -> dict[str, Any]:
     }
 
 
+def _use(found: list[Counted]) -> dict[str, Any]:
+    """How busy the instances were, and Little's law: requests at the server by its counters and by our stamps.
+
+    The two agree when the server's times are whole; by far fewer at the server, requests wait where it does not
+    look (a proxy, its network threads).  None where spans or instances are not known.
+    """
+    parts = [(one, one.window, one.span_ns) for one in found if one.window is not None and one.span_ns]
+    capacity = sum(span * one.instances for one, _, span in parts if one.instances)
+    busy = sum(window.busy_ns for one, window, _ in parts if one.instances)
+    span_ns = sum({one.phase: span for one, _, span in parts}.values())
+    mine = sum((one.in_flight or 0.0) * span for one, _, span in parts)
+    theirs = sum(window.success.ns for _, window, _ in parts)
+    return {
+        "busy": round(busy / capacity, 4) if capacity else None,
+        "in_flight": {"server": round(theirs / span_ns, 3) if span_ns else None,
+                      "client": round(mine / span_ns, 3) if span_ns else None},
+    }  # fmt: skip
+
+
 def _figures(found: list[ServerWindow]) -> dict[str, Any]:
     total = merge(found)
     figures = {
@@ -98,14 +142,31 @@ def _figures(found: list[ServerWindow]) -> dict[str, Any]:
         "mean_batch": total.mean_batch,
         "queue_ns_mean": _rounded(total.queue_ns_mean),
         "compute_ns_mean": _rounded(total.compute_ns_mean),
+        "split_ns": _split(total),
+        "by_batch": {str(size): {"executions": tally.count, "mean_ns": _rounded(tally.mean_ns)}
+                     for size, tally in sorted(total.batches.items()) if tally.count},
         "inference_count": total.inferences,
         "execution_count": total.executions,
         "request_count": total.success.count + total.failed.count,
         "fail_count": total.failed.count,
         "cache_hits": total.cache_hits,
         "cache_misses": total.cache_misses,
-    }
+    }  # fmt: skip
     return figures if found else dict.fromkeys(figures)
+
+
+def _split(total: ServerWindow) -> dict[str, int | None]:
+    """Where a request's time at the server went, means: each request of a batch is charged the whole batch.
+
+    `frontend` is what is in none of the parts: receiving, answering, hand-overs.
+    """
+    whole, parts = total.success.mean_ns, {"queue": total.queue, **total.parts}
+    told = {
+        name: parts[name].mean_ns if name in parts else None for name in ("queue", "input", "infer", "output")
+    }
+    known = [value for value in told.values() if value is not None]
+    rest = max(0.0, whole - sum(known)) if whole is not None and len(known) == len(told) else None
+    return {name: _rounded(value) for name, value in {**told, "frontend": rest}.items()}
 
 
 def _tells(facts: Any, key: str) -> bool:

@@ -19,6 +19,7 @@ from loadgen.analysis.server import server_figures
 from loadgen.analysis.slo import Measured, judge
 from loadgen.analysis.streaming import streaming
 from loadgen.analysis.told import completed
+from loadgen.analysis.watched import watched
 from loadgen.runfile import Run, read_run
 
 FORMAT = 1
@@ -58,7 +59,7 @@ def summarise(
         for figures_of, part, span in zip(phases, parts, spans, strict=True):
             figures_of["streaming"] = streaming(part, span.share, span.span_ns, kinds, bounds)
         total["streaming"] = streaming(kept, share, total["span_ns"], kinds, bounds)
-    server = server_figures(run, frame)
+    server = server_figures(run, frame) | {"watched": watched(run)}
     doubts = validity.doubts(info, frame, phases, total, server)
     ends = [info["phases"][i].get("unknown", 0) for i in measured]
     unknown = None if None in ends else sum(ends)

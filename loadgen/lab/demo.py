@@ -7,6 +7,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from loadgen.lab.run import Measured, Order, measure
+from loadgen.lab.watch import beside
 from loadgen.target import parse_target
 from loadgen.traffic.profile import parse_profile
 from loadgen.triton.local import LocalTriton
@@ -55,6 +56,7 @@ def demo(
             command=command,
             say=say,
             tick=tick,
+            beside=beside(server.facts),
             cold_start=asdict(server.readiness),
         )
         return measure(order)

@@ -29,6 +29,7 @@ from loadgen.lab.loop import new_loop
 from loadgen.lab.relay import start_relay
 from loadgen.lab.sender import FLUSH_S, LocalSender, Sender, Share, Watched
 from loadgen.lab.target import Counters, clamped, make_transport, models_of, planned, read_models
+from loadgen.lab.watch import Beside, Watch, known_beside
 from loadgen.lab.worker import RemoteSender
 from loadgen.planstory import arrivals_of
 from loadgen.records import Doubt, LoadgenError, NotMeasuredError
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
 _FILES_OF_OURS = 64  # besides connections
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE_S = 2.0  # after the first Ctrl-C, requests in flight have this long to end
+_WATCHED_NS = 5 * 10**9  # of a shorter run the counters before and after tell all
 _REMOTE_LEAD_NS = 50_000_000  # orders to other processes take a moment; all start at one instant
 
 
@@ -73,6 +75,7 @@ class Order:
     cores: tuple[int, ...] = ()
     transport: str = "wire"
     plan_file: Path | None = None  # a saved plan, instead of one made from profile and seed
+    beside: Beside | None = None  # what else is known of the server; None: what `loadgen serve` knows of it
     cold_start: dict[str, Any] | None = None  # of a server that was started for this run: what was ready when
     options: ConnectOptions = field(default_factory=ConnectOptions)
 
@@ -222,6 +225,7 @@ class _Run:
         self.senders = self._make_senders(folder, models, origin_ns)
         self._watch_signals()
         watch: asyncio.Task[None] | None = None
+        watcher = self._start_watch(folder, origin_ns)
         try:
             await asyncio.gather(*(sender.ready() for sender in self.senders))
             watch = asyncio.get_running_loop().create_task(self._watch())
@@ -239,6 +243,8 @@ class _Run:
         finally:
             if watch is not None:
                 watch.cancel()
+            if watcher is not None:
+                await asyncio.to_thread(watcher.close)
             facts = await asyncio.gather(*(sender.close() for sender in self.senders))
             if self.relay is not None and self.network is not None:
                 self.network["relay"] = await self.relay.close() or None
@@ -247,6 +253,14 @@ class _Run:
                 asyncio.get_running_loop().remove_signal_handler(number)
         if fault := self._fault():
             raise fault
+
+    def _start_watch(self, folder: RunFolder, origin_ns: int) -> Watch | None:
+        """Another process reads the server's counters along the run; none for what has no counters, or is short."""
+        order, models = self.order, models_of(self.order.profile)
+        if not models or sum(phase.duration_ns or 0 for phase in self.plan.phases) < _WATCHED_NS:
+            return None
+        at = order.beside or known_beside(order.target)
+        return Watch(order.target, order.options, models, at, folder.path, origin_ns)
 
     def _make_senders(self, folder: RunFolder, models: Models, origin_ns: int) -> list[Sender]:
         order = self.order

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from loadgen.analysis.sweep import BLOCKS, FORMAT, JOURNAL, finished, read_journal, sweep_of
 from loadgen.lab.run import Order, measure
 from loadgen.lab.steady import WINDOW_NS, warm
+from loadgen.lab.watch import Beside, beside
 from loadgen.records import LoadgenError
 from loadgen.runfile import RUN, write_atomic
 from loadgen.target import Target, parse_target
@@ -64,6 +65,7 @@ class _Server:
     load: Target
     log: Path | None
     config: dict[str, Any] | None = None
+    beside: Beside | None = None
 
 
 def run_sweep(
@@ -168,7 +170,9 @@ class _Drive:
             return
         with LocalTriton(self.journal["repository"], say=self.say) as own:
             load = own.grpc_target if self.journal["protocol"] == "grpc" else own.http_target
-            yield _Server(parse_target(own.http_target), parse_target(load), own.log_path)
+            yield _Server(
+                parse_target(own.http_target), parse_target(load), own.log_path, beside=beside(own.facts)
+            )
 
     def _prepare(self, server: _Server) -> None:
         """Reads the model's own configuration and checks all that will be made of it.  Raises LoadgenError."""
@@ -244,7 +248,7 @@ class _Drive:
     def _order(self, server: _Server, text: str, folder: Path, seed: int) -> Order:
         profile = parse_profile(text, self.traffic.name, self.traffic.folder)
         return Order(profile=profile, target=server.load, seed=seed, out=folder, command=self.journal["command"],
-                     wait_ns=_READY_NS, tick=self.tick)  # fmt: skip
+                     wait_ns=_READY_NS, tick=self.tick, beside=server.beside)  # fmt: skip
 
     def _set_aside(self, folder: Path) -> None:
         """What was cut is kept apart: it is in no figure."""

@@ -7,8 +7,9 @@ Pure.  It must not know how or when the readings were taken.
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
+_Key = TypeVar("_Key", int, str)
 _COMPUTE = ("compute_input", "compute_infer", "compute_output")
 
 
@@ -40,6 +41,7 @@ class ServerWindow:
     failed: Tally = field(default_factory=Tally)
     queue: Tally = field(default_factory=Tally)
     compute: Tally = field(default_factory=Tally)  # input + infer + output, as requests experienced it
+    parts: Mapping[str, Tally] = field(default_factory=dict)  # compute by input, infer, output
     batches: Mapping[int, Tally] = field(default_factory=dict)  # by batch size, a count an execution
     cache_hits: int = 0
     cache_misses: int = 0
@@ -53,6 +55,11 @@ class ServerWindow:
     @property
     def mean_batch(self) -> float | None:
         return self.inferences / self.executions if self.executions else None
+
+    @property
+    def busy_ns(self) -> int:
+        """Of all instances together: what the executions took."""
+        return sum(tally.ns for tally in self.batches.values())
 
     @property
     def queue_ns_mean(self) -> float | None:
@@ -81,6 +88,7 @@ def window(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) ->
         failed=new.failed - old.failed,
         queue=new.queue - old.queue,
         compute=new.compute - old.compute,
+        parts={part: tally - old.parts.get(part, Tally()) for part, tally in new.parts.items()},
         batches={size: tally for size, tally in batches.items() if tally.count or tally.ns},
         cache_hits=new.cache_hits - old.cache_hits,
         cache_misses=new.cache_misses - old.cache_misses,
@@ -95,7 +103,6 @@ def merge(windows: Iterable[ServerWindow]) -> ServerWindow:
         if one.went_back or total.went_back:
             total = ServerWindow(went_back=True)
             continue
-        sizes = {*total.batches, *one.batches}
         total = ServerWindow(
             inferences=total.inferences + one.inferences,
             executions=total.executions + one.executions,
@@ -103,11 +110,16 @@ def merge(windows: Iterable[ServerWindow]) -> ServerWindow:
             failed=total.failed + one.failed,
             queue=total.queue + one.queue,
             compute=total.compute + one.compute,
-            batches={s: total.batches.get(s, Tally()) + one.batches.get(s, Tally()) for s in sizes},
+            parts=_added(total.parts, one.parts),
+            batches=_added(total.batches, one.batches),
             cache_hits=total.cache_hits + one.cache_hits,
             cache_misses=total.cache_misses + one.cache_misses,
         )
     return total
+
+
+def _added(some: Mapping[_Key, Tally], more: Mapping[_Key, Tally]) -> dict[_Key, Tally]:
+    return {key: some.get(key, Tally()) + more.get(key, Tally()) for key in {**some, **more}}
 
 
 def _total(reading: Mapping[str, Any]) -> ServerWindow:
@@ -121,6 +133,7 @@ def _total(reading: Mapping[str, Any]) -> ServerWindow:
         failed=_tally(stats, "fail"),
         queue=_tally(stats, "queue"),
         compute=Tally(infer.count, sum(_tally(stats, part).ns for part in _COMPUTE)),
+        parts={part.removeprefix("compute_"): _tally(stats, part) for part in _COMPUTE if part in stats},
         batches={
             int(row["batch_size"]): Tally(
                 _tally(row, "compute_infer").count, sum(_tally(row, part).ns for part in _COMPUTE)

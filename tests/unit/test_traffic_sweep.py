@@ -113,7 +113,7 @@ def test_what_cannot_be_is_one_line(change, said):
 def test_the_model_is_the_profiles_own():
     read = sweep()
     assert read.subject(read.traffic()) == "minilm"
-    with pytest.raises(Exception, match="model 'bert' is not in the profile; .* sends to: minilm"):
+    with pytest.raises(Exception, match=r"model .bert. is not in the profile; .* sends to: minilm"):
         sweep(TEXT + "model: bert\n").subject(read.traffic())
 
 

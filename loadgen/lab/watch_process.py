@@ -1,0 +1,122 @@
+"""The watch: a process that reads a server's counters along a run, out of the sending loop's way.
+
+`python -m loadgen.lab.watch_process` reads its order (pickled) from standard input, appends a line to watch.jsonl
+every so often, and ends when that input closes.  A question that fails is a line with its reason: nothing here can
+fail a run.  It must not know what the figures mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import re
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from loadgen.clock import MONOTONIC
+from loadgen.connect.options import ConnectOptions
+from loadgen.records import LoadgenError
+from loadgen.target import Target, parse_target
+from loadgen.triton.control import Control
+from loadgen.triton.links import HttpLink
+
+_TIMEOUT_NS = 2 * 10**9
+_METRICS = ("nv_inference_pending_request_count", "nv_inference_request_failure", "nv_gpu_utilization",
+            "nv_gpu_memory_used_bytes", "nv_gpu_power_usage", "nv_energy_consumption")  # fmt: skip
+_LINE = re.compile(r"^(\w+)(?:\{(.*)\})?\s+(\S+)$", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOrder:
+    """What is watched.  `pid` is the server's, when it is a process of this machine."""
+
+    target: Target
+    options: ConnectOptions
+    models: list[tuple[str, str]]
+    metrics_url: str | None
+    pid: int | None
+    path: Path
+    origin_ns: int
+    every_ns: int
+
+
+def metrics_of(text: str) -> dict[str, float]:
+    """The figures we keep of a Prometheus page, as "name{labels}"."""
+    found = {}
+    for name, labels, value in _LINE.findall(text):
+        if name in _METRICS:
+            with suppress(ValueError):
+                found[f"{name}{{{labels}}}" if labels else name] = float(value)
+    return found
+
+
+def process_use(pid: int) -> tuple[int, int] | None:
+    """CPU time in ns and resident memory in bytes of a process and its children; None where /proc has no word."""
+    ticks, pages, waiting = 0, 0, [pid]
+    try:
+        while waiting:
+            at = waiting.pop()
+            fields = (
+                Path(f"/proc/{at}/stat")
+                .read_text(encoding="ascii", errors="replace")
+                .rpartition(")")[2]
+                .split()
+            )
+            ticks, pages = ticks + int(fields[11]) + int(fields[12]), pages + int(fields[21])
+            for task in Path(f"/proc/{at}/task").iterdir():
+                waiting += [int(child) for child in (task / "children").read_text().split()]
+    except (OSError, ValueError, IndexError):
+        if not ticks:
+            return None
+    return ticks * 10**9 // os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE")
+
+
+async def sample(order: WatchOrder, control: Control, metrics: HttpLink | None) -> dict[str, Any]:
+    """One line.  Stamps are taken before each question."""
+    line: dict[str, Any] = {"t_ns": MONOTONIC.now_ns() - order.origin_ns, "stats": []}
+    try:
+        for model, version in order.models:
+            at = MONOTONIC.now_ns() - order.origin_ns
+            stats = await control.statistics(model, version, timeout_ns=_TIMEOUT_NS)
+            line["stats"].append(
+                {"t_ns": at, "model": model, "version": str(stats.get("version", version)), "stats": stats}
+            )
+        if metrics is not None:
+            status, text = await metrics.get("/metrics")
+            line["metrics"] = metrics_of(text) if status == 200 else {}  # noqa: PLR2004 - HTTP's OK
+    except (LoadgenError, OSError) as why:
+        line["why"] = str(why)
+    if order.pid is not None and (use := process_use(order.pid)) is not None:
+        line["cpu_ns"], line["memory_bytes"] = use
+    return line
+
+
+async def _main(order: WatchOrder) -> None:
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
+    metrics = None
+    if order.metrics_url is not None:
+        metrics = HttpLink(parse_target(order.metrics_url), ConnectOptions(), timeout_s=_TIMEOUT_NS / 1e9)
+    async with Control(order.target, options=order.options, timeout_ns=_TIMEOUT_NS) as control:
+        with order.path.open("a", encoding="utf-8") as file:
+            while not ended.is_set():
+                file.write(json.dumps(await sample(order, control, metrics)) + "\n")
+                file.flush()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(ended.wait(), order.every_ns / 1e9)
+
+
+def _order() -> WatchOrder:
+    data = sys.stdin.buffer
+    told: WatchOrder = pickle.loads(data.read(int.from_bytes(data.read(4), "big")))  # noqa: S301 - our parent's
+    return told
+
+
+if __name__ == "__main__":
+    with suppress(KeyboardInterrupt):
+        asyncio.run(_main(_order()))
