@@ -60,6 +60,10 @@ def run(
         Path | None,
         typer.Option(help="A saved plan (`loadgen profile show --save`): the same arrivals, bit for bit."),
     ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(help="The server's metrics page, e.g. http://host:8002: looked at along the run."),
+    ] = None,
     workers: Annotated[
         int, typer.Option(min=1, max=256, help="Processes that send, each with a core to fill.")
     ] = 1,
@@ -81,6 +85,7 @@ def run(
     numpy_without_threads()
     from loadgen.connect.options import ConnectOptions, parse_headers
     from loadgen.lab.run import Order, measure, redact
+    from loadgen.lab.watch import Beside
     from loadgen.traffic.profile import load_profile
 
     read = load_profile(profile)
@@ -102,6 +107,7 @@ def run(
             say=progress.say,
             tick=progress.tick,
             plan_file=plan,
+            beside=None if metrics is None else Beside(parse_target(metrics).url),
             workers=workers,
             realtime=realtime,
             cores=parse_cores(pin),

@@ -87,7 +87,7 @@ async def sample(order: WatchOrder, control: Control, metrics: HttpLink | None) 
                 {"t_ns": at, "model": model, "version": str(stats.get("version", version)), "stats": stats}
             )
         if metrics is not None:
-            status, text = await metrics.get("/metrics")
+            status, text = await metrics.get("")
             line["metrics"] = metrics_of(text) if status == 200 else {}  # noqa: PLR2004 - HTTP's OK
     except (LoadgenError, OSError) as why:
         line["why"] = str(why)
@@ -101,7 +101,9 @@ async def _main(order: WatchOrder) -> None:
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
     metrics = None
     if order.metrics_url is not None:
-        metrics = HttpLink(parse_target(order.metrics_url), ConnectOptions(), timeout_s=_TIMEOUT_NS / 1e9)
+        page = parse_target(order.metrics_url)
+        page = page if page.base_path else parse_target(f"{order.metrics_url.rstrip('/')}/metrics")
+        metrics = HttpLink(page, ConnectOptions(), timeout_s=_TIMEOUT_NS / 1e9)
     async with Control(order.target, options=order.options, timeout_ns=_TIMEOUT_NS) as control:
         with order.path.open("a", encoding="utf-8") as file:
             while not ended.is_set():

@@ -53,6 +53,23 @@ def finished(out):
     return found
 
 
+def check_the_known(result):
+    best = result["best"]
+    assert (best["configuration"], best["verdict"]) == ("four", "clear")
+    assert best["probability"] >= 0.95
+    cells = {(cell["configuration"], cell["load"]): cell for cell in result["cells"]}
+    # field case 28: whether requests were merged is read from counters before and after, not guessed
+    assert cells["alone", "8 users"]["mean_batch"] == 1
+    assert cells["two", "8 users"]["mean_batch"] == pytest.approx(2, abs=0.2)
+    assert cells["four", "8 users"]["mean_batch"] == pytest.approx(4, abs=0.5)
+    rates = [cells[name, "8 users"]["achieved_per_s"] for name in ("alone", "two", "four")]
+    assert rates[1] / rates[0] == pytest.approx(2, rel=0.3)
+    assert rates[2] / rates[0] == pytest.approx(4, rel=0.3)
+    assert cells["four", "8 users"]["front"]
+    assert not cells["alone", "8 users"]["front"]
+    assert all(cell["blocks"] == 2 for cell in result["cells"])
+
+
 def test_it_survives_ctrl_c_and_picks_the_best(triton, files, tmp_path):
     out = tmp_path / "swept"
     process = spawn("sweep", files(SWEEP), "--target", triton.grpc_target, "--out", out)
@@ -79,21 +96,7 @@ def test_it_survives_ctrl_c_and_picks_the_best(triton, files, tmp_path):
     assert {name: after[name] for name in before} == before  # none was measured again
     assert (result["status"], result["blocks"]["finished"]) == ("finished", 12)
 
-    best = result["best"]
-    assert (best["configuration"], best["verdict"]) == ("four", "clear")
-    assert best["probability"] >= 0.95
-    cells = {(cell["configuration"], cell["load"]): cell for cell in result["cells"]}
-    # field case 28: whether requests were merged is read from counters before and after, not guessed
-    assert cells["alone", "8 users"]["mean_batch"] == 1
-    assert cells["two", "8 users"]["mean_batch"] == pytest.approx(2, abs=0.2)
-    assert cells["four", "8 users"]["mean_batch"] == pytest.approx(4, abs=0.5)
-    rates = [cells[name, "8 users"]["achieved_per_s"] for name in ("alone", "two", "four")]
-    assert rates[1] / rates[0] == pytest.approx(2, rel=0.3)
-    assert rates[2] / rates[0] == pytest.approx(4, rel=0.3)
-    assert cells["four", "8 users"]["front"]
-    assert not cells["alone", "8 users"]["front"]
-    assert all(cell["blocks"] == 2 for cell in result["cells"])
-
+    check_the_known(result)
     shown = loadgen("sweep", "show", out, "--json")
     assert (shown.code, shown.json) == (0, result)
     page = (out / "sweep.html").read_text()
