@@ -65,6 +65,7 @@ class _Server:
     load: Target
     log: Path | None
     config: dict[str, Any] | None = None
+    warm: bool = False  # steady under that configuration
     beside: Beside | None = None
 
 
@@ -215,13 +216,13 @@ class _Drive:
     def _bring(self, server: _Server, block: Block) -> bool:
         """The block's configuration, loaded and warm; False when interrupted."""
         how = asyncio.run(_bring(server, self.journal["model"], self.configs[block.configuration]))
-        if how["how"] == "kept":
+        if how["how"] == "kept" and server.warm:
             return True
-        config, server.config = server.config, None  # not warm yet: an interruption begins anew
+        server.warm = False
         warmed = warm(lambda name: self._window(server, name), self.sweep.warm_up_ns)
         if warmed is None:
             return False
-        server.config = config
+        server.warm = True
         visit = {"block": block.name, "configuration": self.sweep.candidates[block.configuration].name}
         self.journal["visits"].append({**visit, **how, **warmed})
         self._save()

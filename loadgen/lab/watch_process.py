@@ -14,7 +14,7 @@ import pickle
 import re
 import sys
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +76,7 @@ def process_use(pid: int) -> tuple[int, int] | None:
     return ticks * 10**9 // os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE")
 
 
-async def sample(order: WatchOrder, control: Control, metrics: HttpLink | None) -> dict[str, Any]:
+async def sample(order: WatchOrder, control: Control, metrics: HttpLink | None, path: str) -> dict[str, Any]:
     """One line.  Stamps are taken before each question."""
     line: dict[str, Any] = {"t_ns": MONOTONIC.now_ns() - order.origin_ns, "stats": []}
     try:
@@ -87,7 +87,7 @@ async def sample(order: WatchOrder, control: Control, metrics: HttpLink | None) 
                 {"t_ns": at, "model": model, "version": str(stats.get("version", version)), "stats": stats}
             )
         if metrics is not None:
-            status, text = await metrics.get("")
+            status, text = await metrics.get(path)
             line["metrics"] = metrics_of(text) if status == 200 else {}  # noqa: PLR2004 - HTTP's OK
     except (LoadgenError, OSError) as why:
         line["why"] = str(why)
@@ -99,15 +99,16 @@ async def sample(order: WatchOrder, control: Control, metrics: HttpLink | None) 
 async def _main(order: WatchOrder) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
-    metrics = None
+    metrics, path = None, ""
     if order.metrics_url is not None:
         page = parse_target(order.metrics_url)
-        page = page if page.base_path else parse_target(f"{order.metrics_url.rstrip('/')}/metrics")
-        metrics = HttpLink(page, ConnectOptions(), timeout_s=_TIMEOUT_NS / 1e9)
+        base, _, last = page.base_path.rpartition("/")
+        path = f"/{last or 'metrics'}"
+        metrics = HttpLink(replace(page, base_path=base), ConnectOptions(), timeout_s=_TIMEOUT_NS / 1e9)
     async with Control(order.target, options=order.options, timeout_ns=_TIMEOUT_NS) as control:
         with order.path.open("a", encoding="utf-8") as file:
             while not ended.is_set():
-                file.write(json.dumps(await sample(order, control, metrics)) + "\n")
+                file.write(json.dumps(await sample(order, control, metrics, path)) + "\n")
                 file.flush()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(ended.wait(), order.every_ns / 1e9)

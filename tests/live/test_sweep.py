@@ -109,7 +109,9 @@ def test_it_survives_ctrl_c_and_picks_the_best(triton, files, tmp_path):
 
 def test_resized_live_and_one_that_cannot_be_loaded(triton, files, tmp_path):
     text = (
-        SWEEP.partition("configurations:")[0].replace("repeats: 2", "repeats: 1").replace("{users: 2}, ", "")
+        SWEEP.partition("configurations:")[0]
+        .replace("repeats: 2", "repeats: 1")
+        .replace("{users: 2}, {users: 8}", "{users: 24}")
     )
     text += """configurations:
   - {name: one}
@@ -123,11 +125,13 @@ def test_resized_live_and_one_that_cannot_be_loaded(triton, files, tmp_path):
     rows = {row["name"]: row for row in result["configurations"]}
     assert "could not convert string to float" in rows["never"]["failed"]
     assert rows["never"]["score"] is None
-    visits = [(visit["configuration"], visit["how"]) for visit in result["visits"]]
-    assert len(visits) == 2
+    hows = {visit["configuration"]: visit["how"] for visit in result["visits"]}
+    assert hows == {"twice": "loaded", "one": "resized"}  # in the order of seed 3, after the one that failed
     assert all(visit["steady"] for visit in result["visits"])
     cells = {cell["configuration"]: cell for cell in result["cells"]}
-    assert cells["twice"]["achieved_per_s"] == pytest.approx(2 * cells["one"]["achieved_per_s"], rel=0.3)
+    assert (
+        cells["twice"]["achieved_per_s"] > 1.4 * cells["one"]["achieved_per_s"]
+    )  # twice, but for the hand-overs
     assert (result["best"]["configuration"], result["best"]["verdict"]) == ("twice", "inconclusive")
 
 
