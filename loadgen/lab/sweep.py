@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any
 from loadgen.analysis.sweep import BLOCKS, FORMAT, JOURNAL, finished, read_journal, sweep_of
 from loadgen.lab.run import Order, measure
 from loadgen.lab.steady import WINDOW_NS, warm
-from loadgen.lab.watch import Beside, beside
+from loadgen.lab.watch import Beside, beside, known_beside
 from loadgen.records import LoadgenError
 from loadgen.runfile import RUN, write_atomic
 from loadgen.target import Target, parse_target
 from loadgen.traffic.profile import TrafficProfile, parse_profile
+from loadgen.triton import named
 from loadgen.triton.control import Control
 from loadgen.triton.local import LocalTriton
 from loadgen.triton.overlay import OverlayError, check, only_instances_differ, overlaid
@@ -145,6 +146,8 @@ class _Drive:
                         self._save("interrupted")
                         return Swept(self.path, interrupted=True)
         except KeyboardInterrupt:
+            if self.journal["base"] is None:  # nothing was begun
+                raise
             self._save("interrupted")
             return Swept(self.path, interrupted=True)
         except LoadgenError:
@@ -162,7 +165,9 @@ class _Drive:
     def _server(self) -> Iterator[_Server]:
         if self.journal["target"] is not None:
             target = parse_target(self.journal["target"])
-            server = _Server(target, target, None)
+            name = named.name_at(target)  # of `loadgen serve`: then its log is here, and its process
+            log = named.folder_of(name) / "server.log" if name else None
+            server = _Server(target, target, log, beside=known_beside(target) if name else None)
             try:
                 yield server
             finally:
