@@ -293,6 +293,23 @@ class Sweep(Part):
             found.setdefault(name := str(changes), Configuration(name, self.base.under(changes)))
         return tuple(found.values())
 
+    def axes(self) -> list[tuple[str, list[tuple[str, list[int]]]]]:
+        """Settings of the grid with two values or more: name, and each value with the places of its candidates."""
+        if self.grid is None:
+            return []
+        mine = {str(changes) for changes in self.grid.combinations()}
+        rows = [(i, one.changes) for i, one in enumerate(self.candidates) if one.name in mine]
+        found = []
+        for key in Grid.model_fields:
+            values = () if key == "set" else getattr(self.grid, key) or ()
+            told = [(_shown(key, v), [i for i, c in rows if getattr(c, key) == v]) for v in values]
+            found.append((_name_of(Grid, key), told))
+        for path, values in self.grid.set.items():
+            found.append(
+                (path, [(show_value(v), [i for i, c in rows if c.set.get(path) == v]) for v in values])
+            )
+        return [(name, told) for name, told in found if sum(bool(places) for _, places in told) > 1]
+
     def blocks(self) -> tuple[Block, ...]:
         """The order of the experiment.  Each round visits every configuration once, in an order of its own,
         and at each visit every load, shuffled too: what drifts meets all alike.
