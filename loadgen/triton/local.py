@@ -108,6 +108,11 @@ class LocalTriton:
         return self.facts.server_pid
 
     @property
+    def began_ns(self) -> int:
+        """When the process was started, on the monotonic clock: what `readiness` counts from."""
+        return self._began_ns
+
+    @property
     def log_path(self) -> Path:
         return self._folder / "server.log"
 
