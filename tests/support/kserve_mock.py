@@ -7,6 +7,7 @@ storm of 429s, answers that never come).  The real Triton is in tests/live.
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from dataclasses import dataclass, field
 from urllib.parse import unquote
@@ -62,6 +63,12 @@ class Mock:
         self.ok = 0
         self.target = ""
         self.extra_counts = 0  # what "another client" added
+        self.control = (
+            None  # "explicit": models can be loaded and unloaded; "lies": it says so and does nothing
+        )
+        self.load_s = 0.0
+        self.counted_after_load = 0
+        self.loads = []  # (model, configuration or None) of each load
 
     def __enter__(self):
         ready = threading.Event()
@@ -108,6 +115,8 @@ class Mock:
                     for n, m in self.models.items()
                 ]
             )
+        if parts[:3] == ["v2", "repository", "models"] and self.control:
+            return await self._control(request, parts[3], parts[4])
         if parts[:2] == ["v2", "models"] and len(parts) >= 3:
             return await self._model(request, parts[2], parts[3:])
         return web.json_response({"error": f"no such path {request.path}"}, status=404)
@@ -132,6 +141,22 @@ class Mock:
         if rest == ["infer"]:
             return await self._infer(request, name)
         return web.json_response({"error": "not supported"}, status=404)
+
+    async def _control(self, request, name, verb):
+        """A loaded model whose configuration is not given anew is not loaded again, as in Triton."""
+        model = self.models[name]
+        if verb == "unload":
+            model.ready = False
+            return web.json_response({})
+        body = json.loads(await request.read() or b"{}")
+        config = body.get("parameters", {}).get("config")
+        self.loads.append((name, config and json.loads(config)))
+        if self.control == "explicit" and (not model.ready or config):
+            await asyncio.sleep(self.load_s)
+            self.ok = self.counted_after_load
+            self.requests = 0
+        model.ready = True
+        return web.json_response({})
 
     def _stats(self, name):
         n = self.ok + self.extra_counts
