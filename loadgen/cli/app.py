@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from loadgen import __version__
-from loadgen.cli import bench, check, coldstart, convert, demo, env, profile, report, run, serve
+from loadgen.cli import bench, buckets, check, coldstart, convert, demo, env, profile, report, run, serve
 
 app = typer.Typer(
     name="loadgen",
@@ -23,6 +23,7 @@ app.command()(run.run)
 app.command()(report.report)
 app.command()(check.check)
 app.command()(coldstart.coldstart)
+app.command()(buckets.buckets)
 app.add_typer(profile.app, name="profile")
 app.add_typer(bench.app, name="bench")
 app.command()(env.env)
