@@ -67,6 +67,10 @@ def run(
         bool,
         typer.Option("--realtime", help="Send under SCHED_FIFO, so that no other process delays a send."),
     ] = False,
+    trace_server: Annotated[
+        bool,
+        typer.Option("--trace-server", help="Have Triton trace every request, for `loadgen explain`."),
+    ] = False,
     pin: Annotated[str | None, typer.Option(help="Cores to stay on, e.g. 2,3; workers take turns.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the text.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
@@ -106,6 +110,7 @@ def run(
             realtime=realtime,
             cores=parse_cores(pin),
             transport=transport,
+            trace_server=trace_server,
             options=ConnectOptions(parse_headers(header or []), cacert, cert, key, insecure),
         )
         measured = measure(order)

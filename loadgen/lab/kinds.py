@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from loadgen.lab.texts import build_texts, prompt_count, text_facts
 from loadgen.records import LoadgenError, Message, Wanted
+from loadgen.triton.trace import request_label
 from loadgen.workload import http_body, payloads
 from loadgen.workload.budget import BUDGET_BYTES, MOST_BYTES, affordable
 from loadgen.workload.outputs import output_bytes
@@ -70,8 +71,9 @@ def make_kinds(
     memory: SharedMemory | None = None,
     *,
     include_usage: bool = True,
+    labelled: bool = False,
 ) -> list[KindMaker]:
-    """A maker for each kind.  Raises LoadgenError for a kind that does not go with the target or its model."""
+    """A maker for each kind; tensors are labelled with what a trace of the server does not tell.  Raises LoadgenError for a kind that does not go with the target or its model."""
     makers: list[KindMaker] = []
     for kind in profile.kinds.values():
         check_target(kind, target)
@@ -81,7 +83,7 @@ def make_kinds(
             makers.append(TextKind(kind, kind.text, profile.folder, include_usage=include_usage))
         else:
             facts = models[kind.model, kind.version]
-            makers.append(TensorKind(kind, facts, target, profile.folder, memory))
+            makers.append(TensorKind(kind, facts, target, profile.folder, memory, labelled=labelled))
     return makers
 
 
@@ -105,9 +107,17 @@ class TensorKind:
 
     unrepeated = False
 
-    def __init__(
-        self, kind: Kind, facts: ModelFacts, target: Target, folder: Path, memory: SharedMemory | None
+    def __init__(  # noqa: PLR0913 - one call
+        self,
+        kind: Kind,
+        facts: ModelFacts,
+        target: Target,
+        folder: Path,
+        memory: SharedMemory | None,
+        *,
+        labelled: bool = False,
     ) -> None:
+        self._labelled = labelled
         self._kind, self._facts, self._target, self._memory = kind, facts, target, memory
         self._data = read_data(kind, facts, folder)
         self._parameters, self._remarks = request_parameters(
@@ -135,10 +145,21 @@ class TensorKind:
         placed = self._placed(built)
         return [
             Message(
-                self._encode(at.tensors, outputs=getattr(at, "outputs", None)), payload.length, payload.items
+                self._encode(
+                    at.tensors, outputs=getattr(at, "outputs", None), request_id=self._label(payload)
+                ),
+                payload.length,
+                payload.items,
             )
             for payload, at in zip(built, placed, strict=True)
         ]
+
+    def _label(self, payload: Payload) -> str | None:
+        if not self._labelled:
+            return None
+        rows_axis = 1 if self._facts.max_batch_size else 0
+        shapes = {t.name: t.shape[rows_axis:] for t in payload.tensors}
+        return request_label(payload.items, payload.length, shapes)
 
     def _placed(self, built: list[Payload]) -> Sequence[Payload | InMemory]:
         """Where the kind asks for it, in shared memory."""

@@ -27,6 +27,7 @@ from loadgen.lab.facts import client_facts, raise_file_limit
 from loadgen.lab.first import first_answers
 from loadgen.lab.loop import new_loop
 from loadgen.lab.relay import start_relay
+from loadgen.lab.server_trace import MOST_REQUESTS, find_trace
 from loadgen.lab.sender import FLUSH_S, LocalSender, Sender, Share, Watched
 from loadgen.lab.target import Counters, clamped, make_transport, models_of, planned, read_models
 from loadgen.lab.worker import RemoteSender
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from loadgen.lab.relay import Relay
+    from loadgen.lab.server_trace import ServerTrace
     from loadgen.lab.target import Models
     from loadgen.records import Plan
     from loadgen.target import Target
@@ -75,6 +77,7 @@ class Order:
     plan_file: Path | None = None  # a saved plan, instead of one made from profile and seed
     cold_start: dict[str, Any] | None = None  # of a server that was started for this run: what was ready when
     options: ConnectOptions = field(default_factory=ConnectOptions)
+    trace_server: bool = False  # have the server trace every request, for `loadgen explain`
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,7 @@ class _Run:
         self.senders: list[Sender] = []
         self.include_usage = True
         self.relay: Relay | None = None
+        self.trace: ServerTrace | None = None
         self.network: dict[str, Any] | None = None  # for run.json: the conditions, and what making them cost
 
     async def go(self) -> Measured:
@@ -168,6 +172,8 @@ class _Run:
             order.say(f"reading {', '.join(subjects)} at {order.target.url}")
             models, server = await read_models(control, profile, order.wait_ns, order.options)
             self.plan = clamped(self.plan, profile, models)
+            if order.trace_server:
+                self.trace = await find_trace(control, [model for model, _ in models_of(profile)])
             if profile.network is not None:
                 order.say(f"network: {profile.network.words}")
                 self.relay, self.network = await start_relay(
@@ -225,6 +231,8 @@ class _Run:
         try:
             await asyncio.gather(*(sender.ready() for sender in self.senders))
             watch = asyncio.get_running_loop().create_task(self._watch())
+            if self.trace is not None:
+                await self.trace.begin()
             for index, phase in enumerate(self.plan.phases):
                 if self._interrupted() or self._fault():
                     break
@@ -242,17 +250,33 @@ class _Run:
             facts = await asyncio.gather(*(sender.close() for sender in self.senders))
             if self.relay is not None and self.network is not None:
                 self.network["relay"] = await self.relay.close() or None
+            await self._end_trace(folder, origin_ns)
             self._conclude(folder, facts, counters)
             for number in _SIGNALS:
                 asyncio.get_running_loop().remove_signal_handler(number)
         if fault := self._fault():
             raise fault
 
+    async def _end_trace(self, folder: RunFolder, origin_ns: int) -> None:
+        """A trace that does not come is told of, and never fails a run."""
+        if self.trace is None:
+            return
+        try:
+            told = folder.info["trace"] = await self.trace.end(folder.path, origin_ns)
+        except LoadgenError as why:
+            hint = "repeat the run; `loadgen explain` has nothing to read of this one"
+            folder.info["doubts"].append(asdict(Doubt("no_trace", f"the server's trace is missing: {why}", hint)))
+            return
+        if told["full"]:
+            text = f"the server's trace of {', '.join(told['full'])} ends at {MOST_REQUESTS:,} requests"
+            hint = "`loadgen explain` sees the run up to there"
+            folder.info["doubts"].append(asdict(Doubt("trace_full", text, hint)))
+
     def _make_senders(self, folder: RunFolder, models: Models, origin_ns: int) -> list[Sender]:
         order = self.order
         shares = [
             Share(order.profile, order.seed, order.target, order.transport, order.options, self.include_usage, order.plan_file, origin_ns, k, order.workers,
-                  order.realtime, pinned_core(order.cores, k) if order.workers > 1 else order.cores, self._via)
+                  order.realtime, pinned_core(order.cores, k) if order.workers > 1 else order.cores, order.trace_server, self._via)
             for k in range(order.workers)
         ]  # fmt: skip
         if order.workers == 1:

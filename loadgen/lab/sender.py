@@ -59,6 +59,7 @@ class Share:
     workers: int = 1
     realtime: bool = False
     cores: tuple[int, ...] = ()
+    labelled: bool = False  # requests say what a trace of the server does not
     via: Via | None = None  # the relay that makes the network's conditions
 
     @property
@@ -135,7 +136,10 @@ class LocalSender:
             share_.target, share_.transport, share_.options, share_.via
         )
         memory = self._memory = shared_memory_of(profile, share_.target, share_.options)
-        makers = make_kinds(profile, share_.target, self._models, memory, include_usage=share_.include_usage)
+        makers = make_kinds(
+            profile, share_.target, self._models, memory,
+            include_usage=share_.include_usage, labelled=share_.labelled,
+        )  # fmt: skip
         made = make_shots(transport, share_.target, profile, makers, self._whole, share_.origin_ns)
         if memory is not None:
             await memory.open()

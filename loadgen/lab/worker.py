@@ -60,7 +60,7 @@ class RemoteSender:
         self._task = asyncio.get_running_loop().create_task(self._read())
         share = self._share
         order = {
-            "profile": [share.profile.text, share.profile.name, str(share.profile.folder)], "via": share.via,
+            "profile": [share.profile.text, share.profile.name, str(share.profile.folder)], "via": share.via, "labelled": share.labelled,
             "include_usage": share.include_usage, "plan_file": share.plan_file and str(share.plan_file.absolute()), "seed": share.seed, "target": share.target.url,
             "transport": share.transport, "origin_ns": share.origin_ns, "worker": share.worker,
             "workers": share.workers, "realtime": share.realtime, "cores": share.cores,
@@ -190,7 +190,7 @@ async def _begin(order: dict[str, Any]) -> LocalSender | None:
             origin_ns=order["origin_ns"], worker=order["worker"], workers=order["workers"],
             realtime=order["realtime"], cores=tuple(order["cores"]), include_usage=order["include_usage"],
             plan_file=Path(order["plan_file"]) if order["plan_file"] else None,
-            via=order["via"] and Via(*order["via"]),
+            labelled=order["labelled"], via=order["via"] and Via(*order["via"]),
         )  # fmt: skip
         plan = planned(profile, share.seed, share.plan_file)
         path = Path(order["folder"]) / records_name(share.worker)

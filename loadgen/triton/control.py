@@ -154,6 +154,18 @@ class Control:
             raise await self._not_serving(model, version, why) from None
         return list(answer["model_stats"])
 
+    async def trace(self, model: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """The trace settings of a model, after changing those given (None: the server's again).
+
+        Raises LoadgenError for a server without the trace extension.
+        """
+        try:
+            return await self._link.trace(model, None if settings is None else dict(settings))
+        except ServerSaidError as why:
+            if why.absent:
+                raise LoadgenError(f"{self.target.url} has no trace extension") from None
+            raise self._unexpected(f"the trace settings of {model!r}", why) from None
+
     async def repository_index(self) -> list[dict[str, Any]]:
         """[{"name", "version"?, "state"?, "reason"?}]: a model never loaded has a name only."""
         try:

@@ -64,6 +64,17 @@ class GrpcLink:
     async def unload(self, model: str) -> None:
         await self._call("RepositoryModelUnload", model_name=model)
 
+    async def trace(self, model: str, settings: dict[str, Any] | None) -> dict[str, Any]:
+        """See HttpLink."""
+        told: dict[str, Any] = {
+            key: {"value": [value] if isinstance(value, str) else value or []}
+            for key, value in (settings or {}).items()
+        }
+        rows = plain(await self._call("TraceSetting", model_name=model, settings=told))["settings"]
+        return {
+            key: row["value"] if key == "trace_level" else "".join(row["value"]) for key, row in rows.items()
+        }
+
     async def memory(self) -> list[str]:
         """See HttpLink."""
         return list(plain(await self._call("SystemSharedMemoryStatus"))["regions"])
@@ -87,7 +98,11 @@ class GrpcLink:
         for key, value in fields.items():
             if isinstance(value, Mapping):
                 for inner, parameter in value.items():
-                    getattr(request, key)[inner].string_param = parameter["string_param"]
+                    entry = getattr(request, key)[inner]
+                    if "string_param" in parameter:
+                        entry.string_param = parameter["string_param"]
+                    else:
+                        entry.value.extend(parameter["value"])
             else:
                 setattr(request, key, value)
         limit_s = timeout_s or self._timeout_s

@@ -26,6 +26,7 @@ HASTE_S = 2.0  # the same for a server that never served, or whose starter is go
 _SHM = Path("/dev/shm")  # noqa: S108 - Linux's shared memory
 _SHM_BYTES = 1 << 20  # a python stub's region to begin with, and to grow by
 _PLAIN = re.compile(r"[A-Za-z0-9/._+:@%,=-]+")  # what a shell takes as it stands, and ASCII
+TRACE = "trace.json"  # in the folder of a server
 _LOOPBACK = "loadgen's servers listen on loopback only"
 _NEEDED = "loadgen needs that door"
 _EMBEDDED = "it belongs to the embedded server"
@@ -134,7 +135,7 @@ def launch(
             _plain(repository, f"{prefix}repository"),
             ports,
             prefix,
-            options,
+            [*_traces(options, folder), *options],
         ),
         "log": str(folder / "server.log"),
         "state": str(folder / "state.json"),
@@ -192,6 +193,14 @@ def _command(
         f"--backend-config=python,shm-growth-byte-size={_SHM_BYTES}",
         *options,
     ]
+
+
+def _traces(options: Sequence[str], folder: Path) -> list[str]:
+    """Where a trace goes once somebody turns it on; a file cannot be named later.  Costs nothing until then."""
+    if any(option.startswith("--trace") for option in options):
+        return []
+    told = (f"triton,file={folder / TRACE}", "mode=triton", "level=OFF")
+    return [f"--trace-config={one}" for one in told]
 
 
 def read_exit_code(folder: Path) -> int | None:

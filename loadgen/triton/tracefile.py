@@ -1,0 +1,70 @@
+"""trace.arrow in a run folder: what the server's trace told, one row a request, in ns from the run's start.
+
+It must not know what is read out of it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from loadgen.records import LoadgenError, NotMeasuredError
+from loadgen.triton.trace import Timeline, read_label, request_label
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    import pyarrow as pa
+
+NAME = "trace.arrow"
+_STAMPS = ("queue_ns", "start_ns", "end_ns", "done_ns")  # start and end are null where it was never executed
+
+
+def schema() -> pa.Schema:
+    """`label` is triton.trace.request_label's text, null where a request did not carry one."""
+    import pyarrow as pa
+
+    texts = [(name, pa.string()) for name in ("model", "version", "label")]
+    return pa.schema([*texts[:2], *((name, pa.int64()) for name in _STAMPS), texts[2]])
+
+
+def write_timelines(folder: Path, timelines: Sequence[Timeline], origin_ns: int) -> None:
+    """Stamps of the server's clock, from `origin_ns` on.  Raises NotMeasuredError on a full disk."""
+    import pyarrow as pa
+
+    def run_clock(stamp: int | None) -> int | None:
+        return None if stamp is None else stamp - origin_ns
+
+    rows = [
+        {"model": one.model, "version": one.version, "label": _label(one)}
+        | {name: run_clock(getattr(one, name)) for name in _STAMPS}
+        for one in timelines
+    ]
+    try:
+        with (folder / NAME).open("wb") as file, pa.ipc.new_stream(file, schema()) as stream:
+            stream.write_table(pa.Table.from_pylist(rows, schema()))
+    except OSError as why:
+        raise NotMeasuredError(f"cannot write {folder / NAME}: {why.strerror}") from None
+
+
+def read_timelines(folder: Path) -> list[Timeline]:
+    """Of a run folder, by time of queueing.  Raises LoadgenError where no trace was taken."""
+    import pyarrow as pa
+
+    try:
+        with (folder / NAME).open("rb") as file, pa.ipc.open_stream(file) as stream:
+            rows = stream.read_all().to_pylist()
+    except FileNotFoundError:
+        raise LoadgenError(
+            f"{folder}: no trace of the server in it: make the run with `loadgen run --trace-server`"
+        ) from None
+    except (OSError, pa.ArrowInvalid) as why:
+        raise LoadgenError(f"{folder / NAME}: cannot be read: {why}") from None
+    return [
+        Timeline(row["model"], row["version"], *(row[name] for name in _STAMPS), *read_label(row["label"] or ""))
+        for row in rows
+    ]
+
+
+def _label(one: Timeline) -> str | None:
+    return None if one.rows is None else request_label(one.rows, one.length, one.shapes or {})
