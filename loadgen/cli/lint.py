@@ -1,0 +1,78 @@
+"""`loadgen lint`: a model's configuration held against a traffic profile, before anything is sent."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from loadgen.records import LoadgenError
+
+
+def lint(
+    config: Annotated[
+        str,
+        typer.Argument(
+            help="A config.pbtxt, a model's folder, or a server (http://, grpc://) with --model.",
+            show_default=False,
+        ),
+    ],
+    profile: Annotated[Path, typer.Option(help="The traffic profile it is to serve.", show_default=False)],
+    model: Annotated[str | None, typer.Option(help="Which model of the server.")] = None,
+    cores: Annotated[int | None, typer.Option(min=1, help="Of the server; default: this machine's.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Say what in a model's configuration does not go with a profile, why, and what would show it (exit 1).
+
+    Example: loadgen lint model_repository/minilm --profile traffic_profiles/mixed-lengths.yaml
+    """
+    from loadgen.analysis.unfit import unfit
+    from loadgen.planstory import describe_plan
+    from loadgen.schedule import plan
+    from loadgen.traffic.profile import load_profile
+
+    asked = load_profile(profile)
+    message = _config_of(config, model)
+    names = {kind.model for kind in asked.kinds.values() if kind.is_kserve}
+    if message.name not in names:
+        raise LoadgenError(
+            f"{profile} sends nothing to model {message.name!r}; it asks: {', '.join(sorted(names)) or 'no tensors'}"
+        )
+    stories = describe_plan(plan(asked))
+    allowed = cores or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
+    found = unfit(message, asked, stories, cores=allowed, where=str(profile))
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], indent=1))
+    else:
+        for one in found:
+            typer.echo(f"{one.code}: {one.text}\n    see it: {one.show}")
+        if not found:
+            typer.echo(f"{message.name}: nothing found against {profile}")
+    raise typer.Exit(1 if found else 0)
+
+
+def _config_of(text: str, model: str | None) -> Any:
+    from loadgen.triton.config_text import config_message, read_config
+
+    if "://" not in text:
+        return read_config(Path(text))
+    if model is None:
+        raise LoadgenError(f"{text}: which of its models? add --model NAME")
+    import asyncio
+
+    return config_message(asyncio.run(_ask(text, model)))
+
+
+async def _ask(target: str, model: str) -> dict[str, Any]:
+    from loadgen.target import parse_target
+    from loadgen.triton.control import Control
+
+    async with Control(parse_target(target)) as control:
+        facts = await control.model_facts(model)
+    if facts.config is None:
+        raise LoadgenError(f"{target} does not tell its models' configurations")
+    return dict(facts.config)
