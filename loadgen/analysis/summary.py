@@ -15,9 +15,10 @@ from loadgen.analysis.clientside import client_figures
 from loadgen.analysis.frame import Frame, frame_of, measured_phases
 from loadgen.analysis.goodput import bounds_of
 from loadgen.analysis.rates import Window, per_s, window
-from loadgen.analysis.server import server_figures
+from loadgen.analysis.server import counted, server_figures
 from loadgen.analysis.slo import Measured, judge
 from loadgen.analysis.streaming import streaming
+from loadgen.analysis.stalls import stall_doubts, stalls
 from loadgen.analysis.told import completed
 from loadgen.runfile import Run, read_run
 
@@ -59,7 +60,15 @@ def summarise(
             figures_of["streaming"] = streaming(part, span.share, span.span_ns, kinds, bounds)
         total["streaming"] = streaming(kept, share, total["span_ns"], kinds, bounds)
     server = server_figures(run, frame)
-    doubts = validity.doubts(info, frame, phases, total, server)
+    told = counted(run, frame)
+    silent = [
+        one
+        for i in measured
+        for one in stalls(
+            info["phases"][i]["name"], parts[i], [c for c in told if c.phase == info["phases"][i]["name"]]
+        )
+    ]
+    doubts = validity.doubts(info, frame, phases, total, server) + stall_doubts(silent)
     ends = [info["phases"][i].get("unknown", 0) for i in measured]
     unknown = None if None in ends else sum(ends)
     seen = Measured(kept, share, total["span_ns"], server, unknown, bounds, stream_kinds)
@@ -77,6 +86,7 @@ def summarise(
         "client": client_figures(info, total),
         "first_request_ns": info.get("first_request_ns", {}),
         "cold_start": info.get("cold_start"),
+        **({"stalls": silent} if silent else {}),
         **({"network": info["network"]} if info.get("network") else {}),
     }
 
