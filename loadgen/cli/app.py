@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from loadgen import __version__
-from loadgen.cli import bench, check, convert, demo, env, profile, report, run, serve
+from loadgen.cli import bench, check, convert, demo, env, explain, lint, profile, report, run, serve
 
 app = typer.Typer(
     name="loadgen",
@@ -22,6 +22,8 @@ app.command()(convert.convert)
 app.command()(run.run)
 app.command()(report.report)
 app.command()(check.check)
+app.command()(explain.explain)
+app.command()(lint.lint)
 app.add_typer(profile.app, name="profile")
 app.add_typer(bench.app, name="bench")
 app.command()(env.env)

@@ -11,8 +11,9 @@ from typing import Any
 
 from loadgen.records import LoadgenError
 
-# in a server's own settings all is a text; None gives a model back to the server's
-ON = {"trace_level": ["TIMESTAMPS"], "trace_rate": "1", "log_frequency": "0"}
+# in a server's own settings all is a text; None gives a model back to the server's.  With a log frequency traces go
+# into numbered files that are closed; without, the last ones stay in the server's buffer until it ends.
+ON = {"trace_level": ["TIMESTAMPS"], "trace_rate": "1", "log_frequency": "10000"}
 OFF: dict[str, Any] = {"trace_level": ["OFF"]}
 BACK: dict[str, Any] = dict.fromkeys(("trace_level", "trace_rate", "trace_count", "log_frequency"))
 _MARK = "loadgen"
