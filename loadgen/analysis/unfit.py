@@ -40,6 +40,7 @@ class _Seen:
     profile: TrafficProfile
     stories: Sequence[PhaseStory]
     cores: int
+    engine_rows: tuple[int, int] | None  # fewest and most of a TensorRT engine
     where: str  # how a person names the profile on a command line
 
     @property
@@ -64,11 +65,20 @@ class _Seen:
         return [one for one in told if one is not None]
 
 
-def unfit(
-    config: Any, profile: TrafficProfile, stories: Sequence[PhaseStory], *, cores: int, where: str
+def unfit(  # noqa: PLR0913 - each by name
+    config: Any,
+    profile: TrafficProfile,
+    stories: Sequence[PhaseStory],
+    *,
+    cores: int,
+    where: str,
+    engine_rows: tuple[int, int] | None = None,
 ) -> list[Finding]:
-    """Findings, by rule; `cores` of the server, `where` names the profile's file."""
-    seen = _Seen(config, profile, stories, cores, where)
+    """Findings, by rule; `cores` of the server, `where` names the profile's file.
+
+    `engine_rows`: the fewest and most rows that a TensorRT engine's optimization profiles take; None: not known.
+    """
+    seen = _Seen(config, profile, stories, cores, engine_rows, where)
     rules = (_no_batcher, _preferred_cap, _override_ignored, _prefetch_off, _delay_over_budget, _lengths_apart,
              _engine_smaller, _warm_up_ids, _more_than_cores, _rows_do_not_fit)  # fmt: skip
     return [finding for rule in rules for finding in rule(seen)]
@@ -208,17 +218,24 @@ def _lengths_apart(seen: _Seen) -> Iterator[Finding]:
 
 
 def _engine_smaller(seen: _Seen) -> Iterator[Finding]:
-    """What a configuration says of a TensorRT engine: loadgen convert writes the profile's rows into parameters."""
-    config = seen.config
-    if config.platform != "tensorrt_plan" and config.backend != "tensorrt":
+    config, rows = seen.config, seen.engine_rows
+    if rows is None or not config.max_batch_size:
         return
-    told = config.parameters["max_batch"].string_value if "max_batch" in config.parameters else ""
-    if told.isdecimal() and int(told) < config.max_batch_size:
+    low, high = rows
+    if high < config.max_batch_size:
         yield Finding(
             "engine-smaller",
-            f"max_batch_size is {config.max_batch_size}, but the engine's optimization profile ends at {told} rows: larger batches fail, or the "
-            f"model does not load; set max_batch_size: {told}, or build the engine for more",
+            f"max_batch_size is {config.max_batch_size}, but the engine's optimization profiles end at {high} rows: the model does not load, or "
+            f"larger batches fail; set max_batch_size: {high}, or build the engine for more",
             f"loadgen run {seen.where}  # closed: {{users: {2 * config.max_batch_size}, duration: 10s}}: errors of the engine",
+        )
+    smallest = min((k.batch for k in seen.kinds), default=low)
+    if low > smallest:
+        yield Finding(
+            "engine-begins-above",
+            f"the engine's optimization profiles begin at {low} rows, a request has {smallest}: whenever fewer wait than that the batch "
+            "fails or is padded; build the engine from 1 row on",
+            f"loadgen run {seen.where}  # closed: {{users: 1, requests: 10}}",
         )
 
 

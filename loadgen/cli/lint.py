@@ -23,6 +23,9 @@ def lint(
     ],
     profile: Annotated[Path, typer.Option(help="The traffic profile it is to serve.", show_default=False)],
     model: Annotated[str | None, typer.Option(help="Which model of the server.")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="Fewest and most rows of a TensorRT engine, e.g. 1:8.")
+    ] = None,
     cores: Annotated[int | None, typer.Option(min=1, help="Of the server; default: this machine's.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -44,7 +47,7 @@ def lint(
         )
     stories = describe_plan(plan(asked))
     allowed = cores or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-    found = unfit(message, asked, stories, cores=allowed, where=str(profile))
+    found = unfit(message, asked, stories, cores=allowed, where=str(profile), engine_rows=_rows(engine, config))
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found], indent=1))
     else:
@@ -53,6 +56,17 @@ def lint(
         if not found:
             typer.echo(f"{message.name}: nothing found against {profile}")
     raise typer.Exit(1 if found else 0)
+
+
+def _rows(engine: str | None, config: str) -> tuple[int, int] | None:
+    from loadgen.triton.config_text import engine_rows
+
+    if engine is None:
+        return None if "://" in config else engine_rows(Path(config))
+    low, _, high = engine.partition(":")
+    if not (low.isdecimal() and high.isdecimal() and 0 < int(low) <= int(high)):
+        raise LoadgenError(f"--engine {engine}: write fewest:most, e.g. 1:8")
+    return int(low), int(high)
 
 
 def _config_of(text: str, model: str | None) -> Any:

@@ -5,13 +5,14 @@ It must not know what is right or wise in a configuration.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from loadgen.records import LoadgenError
 
-CONFIG = "config.pbtxt"
+CONFIG, SIDECAR = "config.pbtxt", "convert.json"
 
 
 def read_config(path: Path) -> Any:
@@ -33,6 +34,22 @@ def read_config(path: Path) -> Any:
     if not config.name:
         config.name = file.absolute().parent.name  # as Triton has it
     return config
+
+
+def engine_rows(path: Path) -> tuple[int, int] | None:
+    """The fewest and most rows of a TensorRT engine that `loadgen convert` built, from the convert.json beside the
+    configuration or the engine; None where there is none.
+    """
+    folder = path if path.is_dir() else path.parent
+    for file in sorted((*folder.glob(SIDECAR), *folder.glob(f"*/{SIDECAR}"))):
+        try:
+            profiles = json.loads(file.read_text(encoding="utf-8"))["tensorrt"]["profiles"]
+            spans = [(low[0], high[0]) for one in profiles for low, _, high in one.values()]
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            continue
+        if spans:
+            return min(low for low, _ in spans), max(high for _, high in spans)
+    return None
 
 
 def config_message(config: Mapping[str, Any]) -> Any:

@@ -59,7 +59,6 @@ def test_nothing_to_find(lint):
         ("", "", "{uniform: {min: 4, max: 64}}", "batch: 1", ["lengths-apart"]),
         ("", 'instance_group [ { kind: KIND_CPU, count: 3 } ]', "8", "batch: 1", ["more-instances-than-cores"]),
         ("", 'instance_group [ { kind: KIND_CPU, count: 2 } ]', "8", "batch: 1", []),
-        ("", 'platform: "tensorrt_plan" parameters { key: "max_batch" value { string_value: "4" } }', "8", "batch: 1", ["engine-smaller"]),
         ("", 'model_warmup { name: "w" batch_size: 1 inputs { key: "ids" value { data_type: TYPE_INT64 dims: [ 8 ] random_data: true } } }',
          "8", "batch: 1", ["warm-up-ids"]),
         ("", 'model_warmup { name: "w" inputs { key: "ids" value { data_type: TYPE_INT64 dims: [ 8 ] zero_data: true } } }',
@@ -80,6 +79,21 @@ def test_a_model_without_a_batcher(lint):
     text = CLEAN % ("", "")
     assert codes(lint(text.replace("dynamic_batching {  }", ""))) == ["no-dynamic-batching"]
     assert codes(lint(text.replace("max_batch_size: 8", "max_batch_size: 0"))) == ["batcher-without-batches"]
+
+
+def test_an_engine_smaller_than_its_configuration(lint, tmp_path):
+    """Field case 30: the configuration says more than the engine's optimization profile."""
+    text = CLEAN % ("", 'platform: "tensorrt_plan"')
+    assert codes(lint(text, "8", "timeout: 5s", "--engine", "1:4")) == ["engine-smaller"]
+    assert codes(lint(text, "8", "timeout: 5s", "--engine", "4:8")) == ["engine-begins-above"]
+    assert codes(lint(text, "8", "timeout: 5s", "--engine", "1:8")) == []
+    assert "write fewest:most" in lint(text, "8", "timeout: 5s", "--engine", "8").err
+    profiles = [{"ids": [[1, 1], [2, 8], [4, 64]]}, {"ids": [[2, 64], [2, 64], [3, 512]]}]
+    (tmp_path / "m" / "1").mkdir()
+    (tmp_path / "m" / "1" / "convert.json").write_text(json.dumps({"tensorrt": {"profiles": profiles}}))
+    [one] = lint(text).json
+    assert one["code"] == "engine-smaller"
+    assert "end at 4 rows" in one["text"]
 
 
 def test_ragged_input_takes_all_lengths(lint):
