@@ -144,7 +144,12 @@ def _batch(
 
 
 def _rule(  # noqa: PLR0911 - one return a rule
-    start: int, requests: list[Timeline], rows: int, nearest: Timeline | None, free_ns: int, config: Scheduling
+    start: int,
+    requests: list[Timeline],
+    rows: int,
+    nearest: Timeline | None,
+    free_ns: int,
+    config: Scheduling,
 ) -> str:
     if not config.dynamic:
         return "unbatched"
@@ -176,7 +181,9 @@ def _differ(a: Timeline, b: Timeline, config: Scheduling) -> bool:
     """Whether both say their shapes, and those that the batcher compares are not the same."""
     if a.shapes is None or b.shapes is None:
         return False
-    checked = [{name: s for name, s in one.items() if name not in config.ragged} for one in (a.shapes, b.shapes)]
+    checked = [
+        {name: s for name, s in one.items() if name not in config.ragged} for one in (a.shapes, b.shapes)
+    ]
     return checked[0] != checked[1]
 
 

@@ -68,9 +68,7 @@ def _worth(seen: Figures, told: Figures) -> str:
             f"sharing an execution saves the server {show_ns(saved)} a row, more than the wait: it pays when the server is "
             "the limit"
         )
-    return (
-        f"sharing an execution saves the server only {show_ns(saved)} a row, less than the wait: shorten the delay"
-    )
+    return f"sharing an execution saves the server only {show_ns(saved)} a row, less than the wait: shorten the delay"
 
 
 def _shapes(seen: Figures, told: Figures) -> str:
@@ -101,7 +99,10 @@ def _bound(seen: Figures, told: Figures) -> str:
 
 
 def _stalled(seen: Figures, told: Figures) -> str:
-    return ""  # told of by _beyond, with its stamps
+    return (
+        f"{_part(told)} began late, with an instance free and {told['mean_rows']:.1f} rows waiting "
+        f"({show_ns(told['company_ns_mean'])} a request; service is {show_ns(seen['service_ns_p50'])})"
+    )
 
 
 def _all(seen: Figures, told: Figures) -> str:

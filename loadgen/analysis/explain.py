@@ -45,7 +45,9 @@ def explain(run: Run) -> list[dict[str, Any]]:
     for model, version in sorted({(one.model, one.version) for one in timelines}):
         config = (models.get(model) or {}).get("config")
         if config is None:
-            raise LoadgenError(f"{run.path}: no configuration of model {model!r} in it: its rules are not known")
+            raise LoadgenError(
+                f"{run.path}: no configuration of model {model!r} in it: its rules are not known"
+            )
         mine = [one for one in timelines if (one.model, one.version) == (model, version)]
         batches = [b for b in rebuild(mine, scheduling(config)) if _within(b.start_ns, spans)]
         never = sum(one.start_ns is None and _within(one.queue_ns, spans) for one in mine)
@@ -129,5 +131,3 @@ def _unsaid(timelines: Sequence[Timeline]) -> int:
 def _counted(values: Sequence[int]) -> tuple[list[int], list[int]]:
     sizes, counts = np.unique(np.array(values, np.int64), return_counts=True)
     return sizes.tolist(), counts.tolist()
-
-

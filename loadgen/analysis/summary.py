@@ -17,8 +17,8 @@ from loadgen.analysis.goodput import bounds_of
 from loadgen.analysis.rates import Window, per_s, window
 from loadgen.analysis.server import counted, server_figures
 from loadgen.analysis.slo import Measured, judge
-from loadgen.analysis.streaming import streaming
 from loadgen.analysis.stalls import stall_doubts, stalls
+from loadgen.analysis.streaming import streaming
 from loadgen.analysis.told import completed
 from loadgen.runfile import Run, read_run
 

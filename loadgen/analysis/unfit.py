@@ -65,7 +65,7 @@ class _Seen:
         return [one for one in told if one is not None]
 
 
-def unfit(  # noqa: PLR0913 - each by name
+def unfit(
     config: Any,
     profile: TrafficProfile,
     stories: Sequence[PhaseStory],
@@ -120,7 +120,9 @@ def _preferred_cap(seen: _Seen) -> Iterator[Finding]:
 
 def _policies(batcher: Any) -> list[tuple[str, Any]]:
     own = [("default_queue_policy", batcher.default_queue_policy)]
-    return own + [(f"priority_queue_policy {key}", one) for key, one in sorted(batcher.priority_queue_policy.items())]
+    return own + [
+        (f"priority_queue_policy {key}", one) for key, one in sorted(batcher.priority_queue_policy.items())
+    ]
 
 
 def _override_ignored(seen: _Seen) -> Iterator[Finding]:
@@ -263,7 +265,10 @@ def _warm_up_ids(seen: _Seen) -> Iterator[Finding]:
 
 
 def _integers(tensor: Any) -> bool:
-    return type(tensor).DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name in _INT_TYPES
+    return (
+        type(tensor).DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
+        in _INT_TYPES
+    )
 
 
 def _more_than_cores(seen: _Seen) -> Iterator[Finding]:

@@ -46,8 +46,12 @@ def lint(
             f"{profile} sends nothing to model {message.name!r}; it asks: {', '.join(sorted(names)) or 'no tensors'}"
         )
     stories = describe_plan(plan(asked))
-    allowed = cores or len(os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1))
-    found = unfit(message, asked, stories, cores=allowed, where=str(profile), engine_rows=_rows(engine, config))
+    allowed = cores or len(
+        os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
+    )
+    found = unfit(
+        message, asked, stories, cores=allowed, where=str(profile), engine_rows=_rows(engine, config)
+    )
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found], indent=1))
     else:

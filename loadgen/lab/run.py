@@ -27,8 +27,8 @@ from loadgen.lab.facts import client_facts, raise_file_limit
 from loadgen.lab.first import first_answers
 from loadgen.lab.loop import new_loop
 from loadgen.lab.relay import start_relay
-from loadgen.lab.server_trace import MOST_REQUESTS, find_trace
 from loadgen.lab.sender import FLUSH_S, LocalSender, Sender, Share, Watched
+from loadgen.lab.server_trace import MOST_REQUESTS, find_trace
 from loadgen.lab.target import Counters, clamped, make_transport, models_of, planned, read_models
 from loadgen.lab.worker import RemoteSender
 from loadgen.planstory import arrivals_of
@@ -265,7 +265,9 @@ class _Run:
             told = folder.info["trace"] = await self.trace.end(folder.path, origin_ns)
         except LoadgenError as why:
             hint = "repeat the run; `loadgen explain` has nothing to read of this one"
-            folder.info["doubts"].append(asdict(Doubt("no_trace", f"the server's trace is missing: {why}", hint)))
+            folder.info["doubts"].append(
+                asdict(Doubt("no_trace", f"the server's trace is missing: {why}", hint))
+            )
             return
         if told["full"]:
             text = f"the server's trace of {', '.join(told['full'])} ends at {MOST_REQUESTS:,} requests"

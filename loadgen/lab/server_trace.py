@@ -27,7 +27,9 @@ MOST_REQUESTS = 200_000  # the server holds them in memory until the end: about 
 _WRITTEN_S = 10.0
 _POLL_S = 0.05
 _STILL = 4  # equal readings in a row
-_START = "start the server with --trace-config=mode=triton --trace-config=triton,file=PATH (loadgen serve does)"
+_START = (
+    "start the server with --trace-config=mode=triton --trace-config=triton,file=PATH (loadgen serve does)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +89,9 @@ async def find_trace(control: Control, models: Sequence[str]) -> ServerTrace:
     Raises LoadgenError for a server that has no trace, or whose file cannot be seen from here.
     """
     if not models:
-        raise LoadgenError("--trace-server: the profile asks no model of a KServe v2 server; nothing to trace")
+        raise LoadgenError(
+            "--trace-server: the profile asks no model of a KServe v2 server; nothing to trace"
+        )
     told = await control.trace(models[0])
     if told.get("trace_mode", "triton") != "triton" or not told.get("trace_file"):
         raise LoadgenError(f"--trace-server: {control.target.url} writes no trace file; {_START}")

@@ -28,7 +28,10 @@ def _lines(seen: Mapping[str, Any]) -> Iterator[str]:
     rows = [_HEAD, *(_row(rule, told) for rule, told in seen["rules"].items())]
     widths = [max(len(row[place]) for row in rows) for place in range(len(_HEAD))]
     for row in rows:
-        first, *others = (cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
+        first, *others = (
+            cell.ljust(w) if i == 0 else cell.rjust(w)
+            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
         yield "  " + "  ".join([first, *others])
     yield ""
     for line in seen["advice"]:

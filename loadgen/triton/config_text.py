@@ -6,11 +6,13 @@ It must not know what is right or wise in a configuration.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from loadgen.records import LoadgenError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
 
 CONFIG, SIDECAR = "config.pbtxt", "convert.json"
 
@@ -60,4 +62,6 @@ def config_message(config: Mapping[str, Any]) -> Any:
     try:
         return json_format.ParseDict(dict(config), ModelConfig(), ignore_unknown_fields=True)
     except json_format.ParseError as why:
-        raise LoadgenError(f"the server's configuration cannot be read: {' '.join(str(why).split())}") from None
+        raise LoadgenError(
+            f"the server's configuration cannot be read: {' '.join(str(why).split())}"
+        ) from None

@@ -61,7 +61,9 @@ def read_timelines(folder: Path) -> list[Timeline]:
     except (OSError, pa.ArrowInvalid) as why:
         raise LoadgenError(f"{folder / NAME}: cannot be read: {why}") from None
     return [
-        Timeline(row["model"], row["version"], *(row[name] for name in _STAMPS), *read_label(row["label"] or ""))
+        Timeline(
+            row["model"], row["version"], *(row[name] for name in _STAMPS), *read_label(row["label"] or "")
+        )
         for row in rows
     ]
 

@@ -58,7 +58,10 @@ def configure(triton, sleep_ms=250, batcher=None, ragged=False, **changes):
 
 def told(story):
     """{rule: (batches, rows in all)}."""
-    return {rule: (one["batches"], round(one["batches"] * one["mean_rows"])) for rule, one in story["rules"].items()}
+    return {
+        rule: (one["batches"], round(one["batches"] * one["mean_rows"]))
+        for rule, one in story["rules"].items()
+    }
 
 
 @pytest.mark.parametrize("grpc", [False, True])

@@ -36,7 +36,9 @@ def test_a_queue_policy_makes_the_server_sleep_and_it_is_found(triton, tmp_path)
     assert not story["prefetch"]
     for stall in summary["stalls"]:
         assert stall["in_flight"] > 0
-        inside = [s for s in story["stalls"] if s["start_ns"] < stall["end_ns"] and s["end_ns"] > stall["start_ns"]]
+        inside = [
+            s for s in story["stalls"] if s["start_ns"] < stall["end_ns"] and s["end_ns"] > stall["start_ns"]
+        ]
         assert inside, (stall, story["stalls"])
     assert "prefetch off" in json.dumps(story["advice"])
 

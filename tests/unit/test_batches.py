@@ -11,13 +11,12 @@ S100 = 100 * MS
 
 def batches(groups, config, service=S100):
     """`groups`: (start in ms, arrivals in ms, over) of each batch; rules and batches as they were rebuilt."""
-    rows = []
-    for start, arrivals, *over in groups:
-        told = over[0] if over else {}
-        for at in arrivals:
-            rows.append(
-                Timeline("m", "1", round(at * MS), start * MS, start * MS + service, start * MS + service, **told)
-            )
+    rows = [
+        Timeline("m", "1", round(at * MS), start * MS, start * MS + service, start * MS + service, **told)
+        for start, arrivals, *over in groups
+        for told in [over[0] if over else {}]
+        for at in arrivals
+    ]
     return rebuild(rows[::-1], config)
 
 

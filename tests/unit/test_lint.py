@@ -57,8 +57,8 @@ def test_nothing_to_find(lint):
         ("", "", "8", "server_timeout: 1ms", ["override-ignored"]),
         ("", "", "8", "priority: 1", ["override-ignored"]),
         ("", "", "{uniform: {min: 4, max: 64}}", "batch: 1", ["lengths-apart"]),
-        ("", 'instance_group [ { kind: KIND_CPU, count: 3 } ]', "8", "batch: 1", ["more-instances-than-cores"]),
-        ("", 'instance_group [ { kind: KIND_CPU, count: 2 } ]', "8", "batch: 1", []),
+        ("", "instance_group [ { kind: KIND_CPU, count: 3 } ]", "8", "batch: 1", ["more-instances-than-cores"]),
+        ("", "instance_group [ { kind: KIND_CPU, count: 2 } ]", "8", "batch: 1", []),
         ("", 'model_warmup { name: "w" batch_size: 1 inputs { key: "ids" value { data_type: TYPE_INT64 dims: [ 8 ] random_data: true } } }',
          "8", "batch: 1", ["warm-up-ids"]),
         ("", 'model_warmup { name: "w" inputs { key: "ids" value { data_type: TYPE_INT64 dims: [ 8 ] zero_data: true } } }',
@@ -97,7 +97,9 @@ def test_an_engine_smaller_than_its_configuration(lint, tmp_path):
 
 
 def test_ragged_input_takes_all_lengths(lint):
-    text = (CLEAN % ("", "")).replace("dims: [ -1 ] } ]\noutput", "dims: [ -1 ], allow_ragged_batch: true } ]\noutput")
+    text = (CLEAN % ("", "")).replace(
+        "dims: [ -1 ] } ]\noutput", "dims: [ -1 ], allow_ragged_batch: true } ]\noutput"
+    )
     assert codes(lint(text, "{uniform: {min: 4, max: 64}}")) == []
 
 

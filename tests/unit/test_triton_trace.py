@@ -31,7 +31,10 @@ def test_entries_of_a_request_come_together_whatever_their_order():
 
 def test_what_was_written_of_a_cut_file_is_read():
     text = json.dumps(TWO + ONE, separators=(",", ":"))
-    assert parse_trace(text[:-1]) == [READ[0], Timeline("m", "1", 10, 20, 30, 30, *read_label(ONE[0]["request_id"]))]
+    assert parse_trace(text[:-1]) == [
+        READ[0],
+        Timeline("m", "1", 10, 20, 30, 30, *read_label(ONE[0]["request_id"])),
+    ]
 
 
 def test_an_ensemble_has_no_queue_of_its_own():
