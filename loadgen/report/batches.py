@@ -25,14 +25,11 @@ def _lines(seen: Mapping[str, Any]) -> Iterator[str]:
         fixed, row = (show_ns(seen["cost"][key]) for key in ("fixed_ns", "row_ns"))
         yield f"  service   {fixed} an execution and {row} a row"
     yield ""
-    rows = [_HEAD, *(_row(rule, told) for rule, told in seen["rules"].items())]
-    widths = [max(len(row[place]) for row in rows) for place in range(len(_HEAD))]
-    for row in rows:
-        first, *others = (
-            cell.ljust(w) if i == 0 else cell.rjust(w)
-            for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        )
-        yield "  " + "  ".join([first, *others])
+    table = [_HEAD, *(_row(rule, told) for rule, told in seen["rules"].items())]
+    widths = [max(len(cells[place]) for cells in table) for place in range(len(_HEAD))]
+    for cells in table:
+        padded = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+        yield "  " + "  ".join([cells[0].ljust(widths[0]), *padded])
     yield ""
     for line in seen["advice"]:
         yield f"  - {line}"

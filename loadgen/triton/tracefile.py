@@ -5,7 +5,7 @@ It must not know what is read out of it.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loadgen.records import LoadgenError, NotMeasuredError
 from loadgen.triton.trace import Timeline, read_label, request_label
@@ -35,14 +35,15 @@ def write_timelines(folder: Path, timelines: Sequence[Timeline], origin_ns: int)
     def run_clock(stamp: int | None) -> int | None:
         return None if stamp is None else stamp - origin_ns
 
-    rows = [
-        {"model": one.model, "version": one.version, "label": _label(one)}
-        | {name: run_clock(getattr(one, name)) for name in _STAMPS}
-        for one in timelines
-    ]
+    columns: dict[str, list[Any]] = {
+        "model": [one.model for one in timelines],
+        "version": [one.version for one in timelines],
+        **{name: [run_clock(getattr(one, name)) for one in timelines] for name in _STAMPS},
+        "label": [_label(one) for one in timelines],
+    }
     try:
         with (folder / NAME).open("wb") as file, pa.ipc.new_stream(file, schema()) as stream:
-            stream.write_table(pa.Table.from_pylist(rows, schema()))
+            stream.write_table(pa.Table.from_pydict(columns, schema()))
     except OSError as why:
         raise NotMeasuredError(f"cannot write {folder / NAME}: {why.strerror}") from None
 
@@ -60,12 +61,13 @@ def read_timelines(folder: Path) -> list[Timeline]:
         ) from None
     except (OSError, pa.ArrowInvalid) as why:
         raise LoadgenError(f"{folder / NAME}: cannot be read: {why}") from None
-    return [
-        Timeline(
-            row["model"], row["version"], *(row[name] for name in _STAMPS), *read_label(row["label"] or "")
-        )
-        for row in rows
-    ]
+    return [_timeline(row) for row in rows]
+
+
+def _timeline(row: dict[str, Any]) -> Timeline:
+    rows, length, shapes = read_label(row["label"] or "")
+    stamps = {name: row[name] for name in _STAMPS}
+    return Timeline(row["model"], row["version"], **stamps, rows=rows, length=length, shapes=shapes)
 
 
 def _label(one: Timeline) -> str | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from dataclasses import dataclass, field
+from pathlib import Path
 from urllib.parse import unquote
 
 from aiohttp import web
@@ -51,6 +52,8 @@ class Mock:
         self.models = models if models is not None else {"m": Model()}
         self.server_ready, self.statistics, self.tls = server_ready, statistics, tls
         self.hang_statistics = False
+        self.trace = None  # settings of the trace extension; written to file.0 when turned off
+        self.traced = "[]"
         self.extensions = ["statistics", "binary_tensor_data"]
         self.bodies = None  # a list, to keep what was sent
         self.base = base  # a path in front of v2, e.g. /serving/x
@@ -129,9 +132,19 @@ class Mock:
             await self._end.wait()
         if rest == ["stats"] and self.statistics:
             return web.json_response({"model_stats": [self._stats(name)]})
+        if rest == ["trace", "setting"] and self.trace is not None:
+            return await self._trace(request)
         if rest == ["infer"]:
             return await self._infer(request, name)
         return web.json_response({"error": "not supported"}, status=404)
+
+    async def _trace(self, request):
+        if request.method == "POST":
+            asked = await request.json()
+            if asked.get("trace_level") == ["OFF"] and self.traced is not None:
+                Path(f"{self.trace['trace_file']}.0").write_text(self.traced)
+            self.trace |= {key: value for key, value in asked.items() if value is not None}
+        return web.json_response(self.trace)
 
     def _stats(self, name):
         n = self.ok + self.extra_counts
