@@ -142,7 +142,7 @@ class Mock:
         if request.method == "POST":
             asked = await request.json()
             if asked.get("trace_level") == ["OFF"] and self.traced is not None:
-                Path(f"{self.trace['trace_file']}.0").write_text(self.traced)
+                await asyncio.to_thread(Path(f"{self.trace['trace_file']}.0").write_text, self.traced)
             self.trace |= {key: value for key, value in asked.items() if value is not None}
         return web.json_response(self.trace)
 
