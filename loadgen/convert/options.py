@@ -6,6 +6,7 @@ It must not know torch, ONNX or where models come from.
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from loadgen.records import LoadgenError
 
@@ -14,6 +15,30 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 class OptionError(LoadgenError):
     """An option out of its range."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """How a source is to be understood, where it does not say so itself.
+
+    `task` and `pooling` None: what its own files ask for.  `random_seed`: random weights in place of the files'.
+    `inputs` (a file) and `tensors` (texts) describe inputs as loadgen.convert.inputs reads them; `output` picks one
+    of several.  `trust_remote_code` runs Python code that lies in the source's folder.
+    """
+
+    task: str | None = None
+    pooling: str | None = None
+    random_seed: int | None = None
+    trust_remote_code: bool = False
+    inputs: Path | None = None
+    tensors: tuple[str, ...] = ()
+    output: str | None = None
+
+    def recorded(self) -> dict[str, object]:
+        """What was asked for, for the sidecar."""
+        told = {key: getattr(self, key) for key in self.__dataclass_fields__}
+        told |= {"inputs": self.inputs and self.inputs.name, "tensors": list(self.tensors)}
+        return {key: value for key, value in told.items() if value not in (None, False, [])}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +59,7 @@ class ConvertOptions:
     max_length: int | None = None
     threads: int | None = None
     replace: bool = False
+    source: SourceOptions = SourceOptions()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -57,8 +83,9 @@ class ConvertOptions:
         """Where this version's files are, once published."""
         return self.model_folder / str(self.version)
 
-    def recorded(self) -> dict[str, int | bool | None]:
+    def recorded(self) -> dict[str, Any]:
         """The options that decide what is published, for the sidecar: not where it goes."""
+        asked = self.source.recorded()
         return {
             "max_batch": self.max_batch,
             "delay_ns": self.delay_ns,
@@ -66,4 +93,5 @@ class ConvertOptions:
             "ragged": self.ragged,
             "max_length": self.max_length,
             "threads": self.threads,
+            **({"source": asked} if asked else {}),
         }
