@@ -68,7 +68,9 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
         for note in encoder.notes:
             progress(note)
         progress("comparing ONNX with PyTorch")
-        parity = measure(encoder, onnx_run(onnx), points(_max_batch(options, encoder), encoder.max_length))
+        parity = measure(
+            encoder, onnx_run(onnx), points(max(_max_batch(options, encoder), 1), encoder.max_length)
+        )
         require(parity)
         progress(f"publishing {options.version_folder}")
         (stage.version / RUNNER.name).write_bytes(RUNNER.read_bytes())

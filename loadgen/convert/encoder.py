@@ -97,7 +97,15 @@ def quiet() -> Iterator[None]:
 
     for key in ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"):  # read once, when transformers is first imported
         os.environ[key] = "1"
-    names = ("torch.onnx", "torch._dynamo", "torch.export", "onnxscript", "onnx_ir", "transformers")
+    names = (
+        "torch.onnx",
+        "torch._dynamo",
+        "torch.export",
+        "torch.fx",
+        "onnxscript",
+        "onnx_ir",
+        "transformers",
+    )
     loggers = {name: logging.getLogger(name) for name in names}
     before = {name: logger.level for name, logger in loggers.items()}
     with warnings.catch_warnings():

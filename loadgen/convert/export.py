@@ -3,7 +3,10 @@
 It must not know Triton, nor whether the numbers are right: that is parity's question.
 """
 
+import io
+import re
 from collections.abc import Iterator
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +29,7 @@ EXPORTERS = {
     "torchscript": "torch.onnx.export(dynamo=False) of a TorchScript module",
     "file": "none: an ONNX file as it was",
 }
+_PLACE = re.compile(r"# File: (\S+):(\d+) in \w+, code: (.*)")
 _DATATYPES = {
     1: "FP32", 10: "FP16", 11: "FP64", 16: "BF16", 7: "INT64", 6: "INT32", 5: "INT16", 3: "INT8", 2: "UINT8",
     9: "BOOL",
@@ -84,9 +88,20 @@ def export_onnx(encoder: Encoder, path: Path, *, constants: frozenset[int] = fro
     be taken for it.  Raises ExportError; an OSError of the disk passes through.
     """
     write = {"dynamo": _dynamo, "program": _program, "torchscript": _torchscript, "file": _file}
-    with quiet():
-        write[encoder.exporter](encoder, path, constants)
+    said = io.StringIO()  # PyTorch prints the graph it could not make
+    try:
+        with quiet(), redirect_stderr(said), redirect_stdout(said):
+            write[encoder.exporter](encoder, path, constants)
+    except _Failed as why:
+        raise ExportError(_explain(encoder, why.cause, said.getvalue())) from None
     return check_onnx(path, encoder)
+
+
+class _Failed(Exception):
+    """The exporter's own error, whatever its class."""
+
+    def __init__(self, cause: Exception) -> None:
+        self.cause = cause
 
 
 def _dynamo(encoder: Encoder, path: Path, constants: frozenset[int]) -> None:
@@ -114,7 +129,7 @@ def _dynamo(encoder: Encoder, path: Path, constants: frozenset[int]) -> None:
                 verbose=False,
             )
     except Exception as why:  # noqa: BLE001 - the exporter's errors have no common base
-        raise ExportError(_explain(encoder, why)) from None
+        raise _Failed(why) from None
     _save(program, encoder, path)
 
 
@@ -127,7 +142,7 @@ def _program(encoder: Encoder, path: Path, _constants: frozenset[int]) -> None:
             loaded, dynamo=True, opset_version=OPSET, external_data=False, verbose=False
         )
     except Exception as why:  # noqa: BLE001 - the exporter's errors have no common base
-        raise ExportError(_explain(encoder, why)) from None
+        raise _Failed(why) from None
     _save(program, encoder, path)
     _rename(path, encoder)
 
@@ -152,7 +167,7 @@ def _torchscript(encoder: Encoder, path: Path, constants: frozenset[int]) -> Non
     except OSError:
         raise
     except Exception as why:  # noqa: BLE001 - the exporter's errors have no common base
-        raise ExportError(_explain(encoder, why)) from None
+        raise _Failed(why) from None
     _rename(path, encoder)
 
 
@@ -182,19 +197,20 @@ def _inner(encoder: Encoder) -> "tuple[torch.nn.Module, int]":
     return (module.inner, module.at) if isinstance(module, Chosen) else (module, 0)
 
 
-def _explain(encoder: Encoder, why: Exception) -> str:
+def _explain(encoder: Encoder, why: Exception, said: str) -> str:
     """One line: the exporter wraps what happened in pages of advice, the cause is below."""
     cause: BaseException = why
     while cause.__cause__ is not None:
         cause = cause.__cause__
-    text = str(cause)
-    if "data-dependent" in text or "DataDependent" in type(cause).__name__:
+    if "data-dependent" in str(cause) or "DataDependent" in type(cause).__name__:
+        place = _PLACE.findall(said)
+        where = f" at {Path(place[-1][0]).name}:{place[-1][1]} `{place[-1][2].strip()}`" if place else ""
         return (
-            "PyTorch cannot export this model: it branches on the values of its inputs (data-dependent control "
-            f"flow); write torch.where or torch.cond instead: {first_line(cause)}"
+            f"PyTorch cannot export this model: it branches on the values of its inputs{where} (data-dependent "
+            f"control flow); write torch.where or torch.cond instead ({first_line(cause)})"
         )
-    free = " and ".join(spans_of(encoder.specs)) or "no size"
-    return f"PyTorch cannot export this model with free {free}: {first_line(cause)}"
+    free = " and ".join(spans_of(encoder.specs))
+    return f"PyTorch cannot export this model{f' with free {free}' * bool(free)}: {first_line(cause)}"
 
 
 def _save(program: Any, encoder: Encoder, path: Path) -> None:

@@ -90,15 +90,15 @@ def load_torchscript(source: Source, max_length: int | None) -> Encoder:
         with quiet():
             jit: Any = torch.jit
             module = jit.load(str(source.files[0]), map_location="cpu").eval()
-    except Exception as why:  # noqa: BLE001 - torch raises RuntimeError and more
+    except Exception:  # noqa: BLE001 - torch raises RuntimeError and more, in words about its zip reader
         raise EncoderError(
-            f"{source.label} is no TorchScript ({first_line(why)}); a state_dict has no code, give module:factory"
+            f"{source.label} is no TorchScript; weights alone (a state_dict) have no code, give module:factory"
         ) from None
     taken = [argument.name for argument in module.forward.schema.arguments[1:]]
     names = [one.name for one in source.tensors]
     if set(names) - set(taken):
         raise EncoderError(f"{source.label} takes {', '.join(taken)}; described are {', '.join(names)}")
-    return _encoder(source, module, source.tensors, max_length)
+    return _encoder(source, module, source.tensors, max_length, "torchscript")
 
 
 def load_exported(source: Source, max_length: int | None) -> Encoder:
