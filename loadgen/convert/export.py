@@ -97,7 +97,7 @@ def export_onnx(encoder: Encoder, path: Path, *, constants: frozenset[int] = fro
     return check_onnx(path, encoder)
 
 
-class _Failed(Exception):
+class _Failed(Exception):  # noqa: N818 - not an error of ours
     """The exporter's own error, whatever its class."""
 
     def __init__(self, cause: Exception) -> None:
