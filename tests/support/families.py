@@ -12,7 +12,7 @@ from loadgen.convert.options import ConvertOptions, SourceOptions
 from loadgen.convert.parity import make_feeds, torch_run
 from loadgen.convert.sources import find_source
 from loadgen.records import LoadgenError
-from tests.support.infer import ASK, executions, together
+from tests.support.infer import ASK, executions, new_executions, together
 
 VOCAB, WIDTH, POSITIONS = 101, 32, 64
 MAX_BATCH = 8
@@ -150,10 +150,11 @@ def serve_case(cell, server, top):
     requests.append(make_feeds(encoder, [9, 4] if encoder.padded else [1, 1], rng))
     want = [torch_run(encoder)(feeds) for feeds in requests]
     for protocol, ask in ASK.items():
+        start = executions(server, case.name)
         alone = [ask(server, case.name, feeds) for feeds in (requests[1], requests[-1])]
+        new_executions(server, case.name, start, 3)  # one row and two
         before = executions(server, case.name)
         batched = together(server, protocol, case.name, requests)
-        after = executions(server, case.name)
         refused = [answer for answer in (*alone, *batched) if isinstance(answer, str)]
         if refused:
             cell.why = refused[0]
@@ -162,7 +163,8 @@ def serve_case(cell, server, top):
             gap(a, b, encoder) for a, b in zip(alone, (want[1], want[-1]), strict=True)
         )
         cell.batched[protocol] = max(gap(a, b, encoder) for a, b in zip(batched, want, strict=True))
-        cell.batches[protocol] = {n: c - before.get(n, 0) for n, c in after.items() if c != before.get(n, 0)}
+        rows = sum(len(answer) for answer in batched)
+        cell.batches[protocol] = new_executions(server, case.name, before, rows)
     return cell
 
 

@@ -1,6 +1,7 @@
 """One inference over HTTP as JSON and over gRPC with the official client, whatever a tensor's type."""
 
 import json
+import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +22,9 @@ def ask_http(server, model, feeds):
     }
     url = f"{server.http_target}/v2/models/{model}/infer"
     try:
-        with urllib.request.urlopen(urllib.request.Request(url, json.dumps(body).encode()), timeout=30) as answer:
+        with urllib.request.urlopen(
+            urllib.request.Request(url, json.dumps(body).encode()), timeout=30
+        ) as answer:
             output = json.load(answer)["outputs"][0]
     except urllib.error.HTTPError as why:
         return json.load(why)["error"]
@@ -59,3 +62,14 @@ def executions(server, model):
     with urllib.request.urlopen(f"{server.http_target}/v2/models/{model}/stats", timeout=10) as answer:
         told = json.load(answer)["model_stats"][0]
     return {b["batch_size"]: b["compute_infer"]["count"] for b in told.get("batch_stats", [])}
+
+
+def new_executions(server, model, before, items):
+    """What was executed since `before`, as soon as it adds up to `items`: it is counted after the answer is sent."""
+    deadline = time.monotonic() + 10
+    while True:
+        now = executions(server, model)
+        since = {size: n - before.get(size, 0) for size, n in now.items() if n != before.get(size, 0)}
+        if sum(size * n for size, n in since.items()) >= items or time.monotonic() > deadline:
+            return since
+        time.sleep(0.01)
