@@ -18,7 +18,7 @@ MAX_ABS = 1e-4  # FP32: what reordering of sums may cost, and no more
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
-Feeds = Mapping[str, Ints]
+Feeds = Mapping[str, npt.NDArray[Any]]
 Run = Callable[[Feeds], Floats]
 
 ONNX_VS_TORCH = "onnx = torch"
@@ -111,6 +111,11 @@ def measure(
             found.append(_alone(ALONE_TORCH, encoder, torch, feeds, lengths, want))
             found.append(_alone(ALONE_ONNX, encoder, onnx, feeds, lengths, got))
     return found
+
+
+def passed(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> bool:
+    """Whether every point is within the threshold."""
+    return all(point.max_abs <= max_abs for point in found)
 
 
 def require(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> None:
