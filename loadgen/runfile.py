@@ -345,6 +345,11 @@ class Run:
                 for _ in range(count):
                     yield stream.read_next_batch()
 
+    @property
+    def has_streams(self) -> bool:
+        """Whether answers were streamed."""
+        return any(streamfile.path_beside(path).exists() for path, _ in self.files)
+
     def stream_batches(self) -> Iterator[pa.RecordBatch]:
         """What streamed answers were made of (streamfile.schema), one batch in memory at a time; none where
         nothing was streamed.

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from loadgen.analysis.streams import NEVER, Ints, Small, StreamColumns, read_streams
 from loadgen.records import Outcome
@@ -61,10 +62,12 @@ def columns_of(run: Run) -> Columns:
     }
     otherwise = {"phase": NEVER, "kind": NEVER, "outcome": int(Outcome.CLIENT)}
     texts: dict[str, int] = {}
-    found: dict[str, Any] = {name: np.empty(run.rows, dtype) for name, dtype in _TYPES.items()}
-    at = 0
+    filling = {name: _Filling(run.rows, dtype) for name, dtype in _TYPES.items()}
+    has_streams = run.has_streams
     for batch in run.batches():
-        for name, column in found.items():
+        for name, column in filling.items():
+            if name == "seq" and not has_streams:  # only what came in pieces is looked up by it
+                continue
             values = batch.column(name)
             part: Ints | int
             if name in listed:
@@ -73,8 +76,8 @@ def columns_of(run: Run) -> Columns:
                 part = _detail(values, texts)
             else:
                 part = _filled(values)
-            column[at : at + len(batch)] = part
-        at += len(batch)
+            column.take(part, len(batch))
+    found: dict[str, Any] = {name: column.whole() for name, column in filling.items()}
     _sort(found)
     columns = Columns(**found, texts=tuple(texts)).of_phases(0, np.iinfo(np.int16).max - 1)
     ok = np.asarray(columns.outcome == int(Outcome.OK), np.bool_)
@@ -82,6 +85,35 @@ def columns_of(run: Run) -> Columns:
         run.stream_batches(), listed["phase"], columns.phase, columns.kind, columns.seq, ok
     )
     return replace(columns, streams=streams)
+
+
+class _Filling:
+    """A column as it is read: one number as long as all rows have the same, which most columns of most runs do."""
+
+    def __init__(self, rows: int, dtype: Any) -> None:
+        self._rows, self._dtype, self._at = rows, dtype, 0
+        self._same: int | None = None
+        self._array: npt.NDArray[Any] | None = None
+
+    def take(self, part: Ints | int, n: int) -> None:
+        """The next `n` rows."""
+        if self._array is None:
+            first = int(part if isinstance(part, int) else part[0]) if n else self._same
+            same = first if self._same is None else self._same
+            if n and (first != same or not np.all(part == same)):
+                self._array = np.empty(self._rows, self._dtype)
+                self._array[: self._at] = self._same or 0
+            else:
+                self._same = same
+        if self._array is not None:
+            self._array[self._at : self._at + n] = part
+        self._at += n
+
+    def whole(self) -> npt.NDArray[Any]:
+        """All rows; read-only and without memory of its own where they are the same."""
+        if self._array is not None:
+            return self._array
+        return np.broadcast_to(np.array(self._same or 0, self._dtype), self._rows)
 
 
 def _places(coded: Any, places: dict[str, int], otherwise: int) -> Ints:
@@ -118,5 +150,6 @@ def _sort(found: dict[str, Small]) -> None:
     """By phase.  One sender's records are in that order already, several senders' are not."""
     if (np.diff(found["phase"]) < 0).any():
         order = np.argsort(found["phase"], kind="stable")
-        for name in found:
-            found[name] = found[name][order]  # one at a time: only one column is in memory twice
+        for name, column in found.items():
+            if any(column.strides):
+                found[name] = column[order]  # one at a time: only one column is in memory twice

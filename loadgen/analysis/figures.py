@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.analysis.columns import Ints
 from loadgen.analysis.frame import Bools, Frame
 from loadgen.analysis.percentiles import distribution
 from loadgen.records import Outcome
 
 TEXT_CHARS = 300
+_CHUNK = 2**20
 
 
 def counts(frame: Frame) -> dict[str, int]:
@@ -91,21 +93,34 @@ def by_length(frame: Frame) -> list[dict[str, Any]]:
     They end there because lengths are usually padded up to, and models built for, powers of two.
     """
     ok = frame.where(frame.ok & (frame.length >= 0))
-    length, sent, done = ok.length, ok.sent_ns, ok.done_ns
-    latency, service, left = done - ok.due_ns, done - sent, sent >= 0
-    edges = np.ceil(np.log2(np.maximum(length, 1))).astype(np.int8)
-    found = []
-    for edge in np.flatnonzero(np.bincount(edges)).tolist():
+    length = ok.length
+    edges = np.empty(len(length), np.int8)
+    for start in range(0, len(length), _CHUNK):
+        part = slice(start, start + _CHUNK)
+        edges[part] = np.ceil(np.log2(np.maximum(length[part], 1)))
+    buckets = np.flatnonzero(np.bincount(edges)).tolist()
+    latency = _by_bucket(ok.latency_ns, edges, buckets, None)
+    service = _by_bucket(ok.service_ns, edges, buckets, ok.sent)
+    return [
+        {
+            "from": 0 if edge == 0 and int(length[edges == edge].min()) == 0 else (1 << edge) // 2 + 1,
+            "to": 1 << edge,
+            "n": latency[edge]["n"],
+            "latency_ns": latency[edge],
+            "service_ns": service[edge],
+        }
+        for edge in buckets
+    ]
+
+
+def _by_bucket(
+    values: Ints, edges: npt.NDArray[np.int8], buckets: list[int], keep: Bools | None
+) -> dict[int, dict[str, Any]]:
+    """One measure at a time: the next one's numbers are not in memory beside it."""
+    found = {}
+    for edge in buckets:
         part = edges == edge
-        found.append(
-            {
-                "from": 0 if edge == 0 and int(length[part].min()) == 0 else (1 << edge) // 2 + 1,
-                "to": 1 << edge,
-                "n": int(np.count_nonzero(part)),
-                "latency_ns": distribution(_picked(latency, part)),
-                "service_ns": distribution(_picked(service, part & left)),
-            }
-        )
+        found[edge] = distribution(_picked(values, part if keep is None else part & keep))
     return found
 
 

@@ -51,7 +51,7 @@ def window(rows: Frame, told: dict[str, Any]) -> Window:
     if start is None or end is None:
         return Window(None, nothing, 0.0)
     ok, done, judged = rows.ok, rows.done_ns, ~rows.cancelled
-    median = quantile(rows.latency_ns[ok], 0.5) or 0
+    median = quantile(rows.where(ok).latency_ns, 0.5) or 0
     if ok.any() and median >= end - start:
         span = int(done[ok].max()) - start
         return Window(span if span > 0 else None, ok, float(np.count_nonzero(judged)))

@@ -22,6 +22,7 @@ from loadgen.analysis.told import completed
 from loadgen.runfile import Run, read_run
 
 FORMAT = 1
+BURSTINESS = ("gap_cv", "dispersion", "largest_burst")  # of planned arrivals (loadgen.planstory)
 POOLED = ("latency_ns", "service_ns", "lag_ns", "by_kind", "by_length", "errors")
 
 
@@ -119,6 +120,7 @@ def _phase(
     planned = told.get("planned") if is_open else None if told.get("duration_ns") else told.get("requests")
     planned = found["tried"] + found["dropped"] if planned is None else planned
     unknown = {"unknown": told["unknown"]} if told.get("unknown") else {}
+    arrivals = told.get("arrivals")  # of an open loop; older runs do not tell
     return {
         "name": told["name"],
         "measured": bool(told["measured"]),
@@ -127,6 +129,7 @@ def _phase(
         "duration_ns": told.get("duration_ns"),
         "span_ns": span.span_ns,
         "drain_ns": _drain_ns(told),
+        "plan": arrivals and {key: arrivals[key] for key in BURSTINESS},
         "counts": {"planned": planned, **found, **unknown},
         "offered_per_s": per_s(*asked),
         "achieved_per_s": per_s(float(span.share.sum()), span.span_ns),

@@ -1,28 +1,18 @@
 """`loadgen profile`: check a traffic profile, show what it will send, list its keys, fit one to a trace."""
 
 import json
-from collections.abc import Sequence
+import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from loadgen.records import LoadgenError
-from loadgen.units import show_ns
-
-if TYPE_CHECKING:
-    from loadgen.schedule import PhaseStory
-    from loadgen.traffic.profile import Kind, Phase, TrafficProfile
 
 app = typer.Typer(
     help="Check a traffic profile, show what it will send, list its keys, fit one to a trace.",
     no_args_is_help=True,
 )
-
-_BARS = "▁▂▃▄▅▆▇█"
-_WIDTH = 48
-_QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-_SAMPLE = 1000  # lengths that stand for a law
 
 Files = Annotated[list[Path], typer.Argument(help="Profiles, YAML or JSON.", show_default=False)]
 File = Annotated[Path, typer.Argument(help="A profile, YAML or JSON.", show_default=False)]
@@ -32,55 +22,74 @@ AsJson = Annotated[bool, typer.Option("--json", help="For scripts.")]
 
 @app.command()
 def lint(files: Files) -> None:
-    """Read profiles and say OK, or every line that is wrong (exit 2).
+    """Read profiles and say OK, with notes on what is legal but unwise, or every line that is wrong (exit 2).
 
     Example: loadgen profile lint traffic_profiles/*.yaml
     """
-    from loadgen.schedule import plan
-    from loadgen.traffic.profile import load_profile
+    from loadgen.traffic.document import ProfileError
 
     bad = 0
     for file in files:
         try:
-            profile = load_profile(file)
-            planned = sum(len(phase.due_ns) for phase in plan(profile).phases if phase.due_ns is not None)
+            lines = _linted(file)
         except LoadgenError as why:
-            typer.echo(str(why), err=True)
+            # a profile's own faults name it; those of the files that it names do not
+            typer.echo(str(why) if isinstance(why, ProfileError) else f"{file}: {why}", err=True)
             bad += 1
             continue
-        typer.echo(
-            f"{file}: OK: {_n(len(profile.kinds), 'kind')}, {_n(len(profile.phases), 'phase')}, "
-            f"{_n(planned, 'arrival')} in open loops, {_n(len(profile.objectives), 'objective')}"
-        )
+        typer.echo("\n".join(lines))
     if bad:
         raise typer.Exit(2)
 
 
-@app.command()
-def show(file: File, seed: Seed = None, as_json: AsJson = False) -> None:
-    """Show what a profile will send: phases, rates over time, kinds and their lengths.
+def _linted(file: Path) -> list[str]:
+    from loadgen.analysis.unwise import unwise
+    from loadgen.planstory import describe_plan
+    from loadgen.schedule import plan
+    from loadgen.traffic.profile import load_profile
 
-    Example: loadgen profile show traffic_profiles/diurnal.yaml
+    profile = load_profile(file)
+    planned = plan(profile)
+    stories = describe_plan(planned)
+    arrivals = sum(story.planned or 0 for story in stories if story.loop == "open")
+    counted = (
+        f"{file}: OK: {_n(len(profile.kinds), 'kind')}, {_n(len(profile.phases), 'phase')}, "
+        f"{_n(arrivals, 'arrival')} in open loops, {_n(len(profile.objectives), 'objective')}"
+    )
+    return [counted, *(f"{file}: note: {note}" for note in unwise(profile, planned, stories))]
+
+
+@app.command()
+def show(
+    file: File,
+    seed: Seed = None,
+    save: Annotated[
+        Path | None, typer.Option(help="A new file for the plan (Arrow): `loadgen run --plan` sends it.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what a profile will send: arrivals over time, how bursty they are, kinds and their lengths.
+
+    Example: loadgen profile show traffic_profiles/diurnal.yaml --save day.arrow
     """
-    from loadgen.schedule import describe_plan, plan
+    from loadgen.planfile import save_plan
+    from loadgen.planstory import describe_plan
+    from loadgen.report.plan import plan_data, plan_lines
+    from loadgen.schedule import plan
     from loadgen.traffic.profile import load_profile
 
     profile = load_profile(file)
     planned = plan(profile, seed)
+    if save is not None:
+        save_plan(planned, save, profile.sha256)
     stories = describe_plan(planned)
     if as_json:
-        typer.echo(json.dumps(_as_data(profile, planned.seed, stories), indent=2))
-        return
-    typer.echo(f"{profile.name}  seed {planned.seed}  sha256 {profile.sha256[:12]}")
-    for phase, story in zip(profile.phases, stories, strict=True):
-        typer.echo(f"\n{phase.name}{'' if story.measured else '  (warm-up, not measured)'}")
-        for line in _open_lines(phase, story) if phase.open else _closed_lines(story):
-            typer.echo(f"  {line}")
-    typer.echo("")
-    for kind in profile.kinds.values():
-        typer.echo(_kind_line(kind, sum(each.weight for each in profile.kinds.values())))
-    for objective in profile.objectives:
-        typer.echo(f"objective  {objective.text}")
+        typer.echo(json.dumps(plan_data(profile, planned, stories), indent=2))
+    else:
+        typer.echo("\n".join(plan_lines(profile, planned, stories)))
+    if save is not None:
+        command = shlex.join(["loadgen", "run", str(file), "--plan", str(save)])
+        typer.echo(f"wrote {save}; to send it: {command}", err=True)
 
 
 @app.command()
@@ -127,86 +136,3 @@ def synth(
 
 def _n(count: int, what: str) -> str:
     return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _open_lines(phase: "Phase", story: "PhaseStory") -> list[str]:
-    assert phase.open is not None  # noqa: S101 - asked for open loops only
-    count = f"{_n(story.planned or 0, 'arrival')} in {show_ns(story.span_ns or 0)}"
-    pace = f"mean {story.mean_per_s:.4g}/s, busiest {show_ns(story.bin_ns or 0)} {story.peak_per_s:.4g}/s"
-    lines = [f"open, {phase.open.arrivals}: {count}, {pace}"]
-    if story.gap_cv is not None and story.dispersion is not None:
-        lines.append(
-            f"gaps vary by {story.gap_cv:.2f} of their mean, counts' variance / mean {story.dispersion:.2f}"
-        )
-    rates = _rates(phase)
-    return [*lines, f"{sparkline(rates)}  {min(rates):.4g} to {max(rates):.4g}/s"]
-
-
-def _closed_lines(story: "PhaseStory") -> list[str]:
-    ends = [f"{story.planned:,} requests"] if story.planned is not None else []
-    ends += [show_ns(story.span_ns)] if story.span_ns is not None else []
-    return [f"closed, {_n(story.users, 'user')}, until {' or '.join(ends)}"]
-
-
-def _rates(phase: "Phase") -> list[float]:
-    """The rate at the middle of each column of a sparkline."""
-    from loadgen.schedule import rate_curve
-
-    assert phase.open is not None  # noqa: S101 - asked for open loops only
-    step = phase.open.duration_ns / _WIDTH
-    return [
-        float(rate)
-        for rate in rate_curve(phase.open.rate).rate_per_s([(i + 0.5) * step for i in range(_WIDTH)])
-    ]
-
-
-def sparkline(values: Sequence[float]) -> str:
-    """A column of one to eight eighths a value, the largest filling it."""
-    top = max(values) or 1.0
-    return "".join(_BARS[min(round(value / top * 7), 7)] for value in values)
-
-
-def _lengths(kind: "Kind") -> dict[str, int] | None:
-    if kind.length is None:
-        return None
-    from loadgen.workload.lengths import max_length, min_length, quantile_lengths
-
-    law = kind.length.law
-    lengths = quantile_lengths(law, _SAMPLE)
-    middle = {f"p{quantile * 100:.0f}": int(lengths[int(quantile * _SAMPLE)]) for quantile in _QUANTILES}
-    return {"min": min_length(law), **middle, "max": max_length(law)}
-
-
-def _kind_line(kind: "Kind", weights: float) -> str:
-    lengths = _lengths(kind)
-    said = " ".join(f"{name} {value}" for name, value in lengths.items()) if lengths else "none"
-    version = f":{kind.version}" if kind.version else ""
-    what = kind.subject if kind.http else f"model {kind.model}{version}"
-    return (
-        f"kind {kind.name}  {kind.weight / weights:.1%}  {what}  batch {kind.batch}  "
-        f"lengths {said}  timeout {show_ns(kind.timeout_ns)}"
-    )
-
-
-def _as_data(profile: "TrafficProfile", seed: int, stories: Sequence["PhaseStory"]) -> dict[str, Any]:
-    from dataclasses import asdict
-
-    return {
-        "name": profile.name,
-        "seed": seed,
-        "sha256": profile.sha256,
-        "target": profile.target,
-        "phases": [asdict(story) for story in stories],
-        "kinds": {
-            kind.name: {
-                "model": kind.model,
-                "version": kind.version,
-                "weight": kind.weight,
-                "batch": kind.batch,
-                "timeout_ns": kind.timeout_ns,
-                "lengths": _lengths(kind),
-            }
-            for kind in profile.kinds.values()
-        },
-        "objectives": [objective.text for objective in profile.objectives],
-    }

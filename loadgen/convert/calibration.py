@@ -18,12 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.convert.encoder import Encoder
+from loadgen.convert.parity import make_feeds
 from loadgen.records import LoadgenError
 
 _SUBJECT = 8  # tokens
 ROWS = 128  # enough for ranges to settle; more cost time alone
 _PROFILES = (".yaml", ".yml", ".json")
-_PLAIN = "plain ids, random: give a source with a tokenizer.json for texts"
+_PLAIN = "random values, each within what its input takes"
+_TEXT = ("input_ids", "attention_mask", "token_type_ids", "position_ids")
 
 Row = Mapping[str, npt.NDArray[Any]]
 
@@ -80,9 +82,10 @@ def text_samples(encoder: Encoder, folder: Path, seed: int = 0) -> Callable[[int
 
     if importlib.util.find_spec("tokenizers") is None:
         return None
+    if strangers(encoder):
+        return None
     try:
         tokenizer = load_tokenizer(folder)
-        row_of(encoder, [0])
     except LoadgenError:
         return None
     rng = np.random.default_rng(seed)
@@ -97,6 +100,11 @@ def text_samples(encoder: Encoder, folder: Path, seed: int = 0) -> Callable[[int
     return make
 
 
+def strangers(encoder: Encoder) -> list[str]:
+    """Inputs that a text's ids do not fill."""
+    return [name for name in encoder.inputs if name not in _TEXT]
+
+
 def row_of(encoder: Encoder, ids: Sequence[int]) -> Row:
     """One unpadded row of those ids, as the model takes it.  Raises CalibrationError for inputs that are no text."""
     array = np.asarray([ids], np.int64)
@@ -106,12 +114,11 @@ def row_of(encoder: Encoder, ids: Sequence[int]) -> Row:
         "token_type_ids": np.zeros_like(array),
         "position_ids": np.arange(array.shape[1], dtype=np.int64)[None],
     }
-    names = [str(getattr(one, "name", one)) for one in encoder.inputs]
-    if strange := [name for name in names if name not in values]:
+    if strange := strangers(encoder):
         raise CalibrationError(
-            f"calibration: the input {strange[0]} is no text; give an .npz file with {', '.join(names)}"
+            f"calibration: the input {strange[0]} is no text; give an .npz file with {', '.join(encoder.inputs)}"
         )
-    return {name: values[name] for name in names}
+    return {name: values[name] for name in encoder.inputs}
 
 
 def _profile(
@@ -120,13 +127,12 @@ def _profile(
     from loadgen.workload.prompts import load_tokenizer, make_texts
 
     lengths = traffic_lengths(path, rows, encoder.max_length)
-    if not (folder / "tokenizer.json").is_file():
+    if not (folder / "tokenizer.json").is_file() or strangers(encoder):
 
         def plain() -> Iterator[Row]:
             rng = np.random.default_rng(seed)
             for length in lengths:
-                ids = rng.integers(0, encoder.vocab_size - 1, length)
-                yield row_of(encoder, [int(n) for n in ids + (ids >= encoder.pad_token_id)])
+                yield make_feeds(encoder, [length], rng)
 
         return plain, _PLAIN
     tokenizer = load_tokenizer(folder)
@@ -182,7 +188,7 @@ def _encode(tokenizer: Any, text: str) -> list[int]:
 
 
 def _npz(path: Path, encoder: Encoder, rows: int) -> Callable[[], Iterator[Row]]:
-    names = [str(getattr(one, "name", one)) for one in encoder.inputs]
+    names = encoder.inputs
     try:
         with zipfile.ZipFile(path) as archive:
             there = {name.removesuffix(".npy") for name in archive.namelist()}

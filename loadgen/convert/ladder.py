@@ -17,6 +17,7 @@ from loadgen.convert.parity import Feeds, ParityError, Run, make_feeds, torch_ru
 AT_ONCE = "at once"  # ends the name of a rung that asks each row alone already
 _NEIGHBOURS = 5
 _TOP = 5
+_FEW = 16  # numbers in an answer
 _BLOCK = 16  # rows run at once to make the reference
 
 Floats = npt.NDArray[np.float32]
@@ -49,7 +50,7 @@ LIMITS: Mapping[str, Limits] = {
 class Step:
     """One rung at one length.  `how`: "batched", "alone" (a row a call), or "padded" (rows of several lengths).
 
-    `cosine` is the worst vector's.  `ranks` is Spearman's correlation of each row's similarities to the others,
+    `cosine` is the worst vector's, or that of all rows together where an answer has fewer than 16 numbers.  `ranks` is Spearman's correlation of each row's similarities to the others,
     mean over rows, and `neighbours` the share of its nearest rows that stay so; both for embeddings.  `top1` and
     `top_k` are the agreement of the largest class and of the largest five; for logits.
     """
@@ -128,8 +129,13 @@ def climb(  # noqa: PLR0913 - each by name
 ) -> Climb:
     """Runs `rungs` (name to run) at each length, batched, alone and padded.  Raises ParityError if one cannot run."""
     rng = np.random.default_rng(seed)
-    samples = samples or (lambda many, length: make_feeds(encoder, [length] * many, rng))
+    if samples is None:
+
+        def samples(many: int, length: int) -> Feeds:
+            return make_feeds(encoder, [length] * many, rng)
+
     reference = torch_run(encoder)
+    rows = rows if encoder.batched else 1
     batch = max(1, min(max_batch, rows))
     steps: list[Step] = []
     for length in lengths or lengths_for(encoder.max_length):
@@ -141,7 +147,7 @@ def climb(  # noqa: PLR0913 - each by name
             ]:
                 got = _run(name, lambda feeds, run=run, size=size: _blocks(run, feeds, size), feeds, length)
                 steps.append(compare(name, how, length, encoder, want, got))
-    if batch > 1 and encoder.max_length > 1:
+    if batch > 1 and encoder.max_length > 1 and encoder.padded:
         lengths_now = [max(1, encoder.max_length * (n + 1) // batch) for n in reversed(range(batch))]
         feeds = make_feeds(encoder, lengths_now, rng)
         want = reference(feeds)
@@ -200,13 +206,24 @@ def compare(
         want, got = want[real], got[real]
     a, b = want.astype(np.float64), got.astype(np.float64)
     gap = np.abs(a - b)
-    norms = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
-    cosine = (a * b).sum(-1) / np.maximum(norms, 1e-30)
+    # So few numbers have no direction of their own, near zero least of all: the rows together are one vector.
+    x, y = (a, b) if a.shape[-1] >= _FEW else (a.reshape(1, -1), b.reshape(1, -1))
+    norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
+    cosine = (x * y).sum(-1) / np.maximum(norms, 1e-30)
     more: dict[str, float | None] = {}
     if encoder.output.startswith("logits"):
         more = dict(zip(("top1", "top_k"), class_agreement(a, b), strict=True))
-    elif not encoder.per_token and rows > _NEIGHBOURS and lengths is None and length > 1:
-        more = dict(zip(("ranks", "neighbours"), rank_agreement(a, b), strict=True))
+    elif (
+        not encoder.per_token
+        and rows > _NEIGHBOURS
+        and lengths is None
+        and (length > 1 or encoder.max_length == 1)
+    ):
+        more = dict(
+            zip(
+                ("ranks", "neighbours"), rank_agreement(a.reshape(rows, -1), b.reshape(rows, -1)), strict=True
+            )
+        )
     return Step(
         rung, how, rows, length, float(cosine.min()), float(gap.max()), float(gap.mean()),
         float(np.sqrt((a * a).mean())), float(np.abs(a).max()), **more,

@@ -21,6 +21,30 @@ class OptionError(LoadgenError):
 
 
 @dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """How a source is to be understood, where it does not say so itself.
+
+    `task` and `pooling` None: what its own files ask for.  `random_seed`: random weights in place of the files'.
+    `inputs` (a file) and `tensors` (texts) describe inputs as loadgen.convert.inputs reads them; `output` picks one
+    of several.  `trust_remote_code` runs Python code that lies in the source's folder.
+    """
+
+    task: str | None = None
+    pooling: str | None = None
+    random_seed: int | None = None
+    trust_remote_code: bool = False
+    inputs: Path | None = None
+    tensors: tuple[str, ...] = ()
+    output: str | None = None
+
+    def recorded(self) -> dict[str, object]:
+        """What was asked for, for the sidecar."""
+        told = {key: getattr(self, key) for key in self.__dataclass_fields__}
+        told |= {"inputs": self.inputs and self.inputs.name, "tensors": list(self.tensors)}
+        return {key: value for key, value in told.items() if value not in (None, False, [])}
+
+
+@dataclass(frozen=True, slots=True)
 class ConvertOptions:
     """Where the model goes and how it is served.  `max_length` None: what the model itself asks for.
 
@@ -48,6 +72,7 @@ class ConvertOptions:
     skip_quant: bool = False
     check_served: bool = False
     force: bool = False
+    source: SourceOptions = SourceOptions()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -90,6 +115,7 @@ class ConvertOptions:
 
     def recorded(self) -> dict[str, Any]:
         """The options that decide what is published, for the sidecar: not where it goes."""
+        asked = self.source.recorded()
         return {
             "max_batch": self.max_batch,
             "delay_ns": self.delay_ns,
@@ -98,6 +124,7 @@ class ConvertOptions:
             "max_length": self.max_length,
             "threads": self.threads,
             **self._lowering(),
+            **({"source": asked} if asked else {}),
         }
 
     def _lowering(self) -> dict[str, Any]:

@@ -128,7 +128,7 @@ def load(path: Path) -> Any:
 
 
 def _is_constant(node: Any) -> bool:
-    return node.op_type == "Constant" and node.attribute[0].name == "value"
+    return bool(node.op_type == "Constant" and node.attribute[0].name == "value")
 
 
 def save(model: Any, path: Path) -> None:

@@ -295,7 +295,7 @@ class _Writer:
 
         self.extra[name] = numpy_helper.from_array(values, name)
 
-    def _node(self, op: str, inputs: Sequence[str], output: str, **attributes: int) -> None:
+    def _node(self, op: str, inputs: Sequence[str], output: str, **attributes: Any) -> None:
         from onnx import helper
 
         self.nodes.append(helper.make_node(op, list(inputs), [output], name=f"{output}_{op}", **attributes))

@@ -11,6 +11,7 @@ from typing import Any
 from loadgen.convert.calibration import text_samples
 from loadgen.convert.encoder import Encoder, load_encoder, require_libraries
 from loadgen.convert.ladder import Climb, climb
+from loadgen.convert.options import SourceOptions
 from loadgen.convert.served import served_rungs
 from loadgen.convert.sources import MINILM, Source, find_source
 from loadgen.records import LoadgenError
@@ -68,8 +69,14 @@ def _sidecar(folder: Path) -> dict[str, Any]:
 
 
 def _source(told: dict[str, Any], folder: Path) -> tuple[Source, Encoder]:
-    label = told["source"]["label"]
-    found = find_source(label if label == MINILM else told["source"]["origin"])
+    label, origin = told["source"]["label"], told["source"]["origin"]
+    asked = told["options"].get("source", {})
+    if "inputs" in asked or "trust_remote_code" in asked:
+        raise RecheckError(
+            f"{label} was converted with an inputs file or code of its own; convert it again instead"
+        )
+    options = SourceOptions(**{**asked, "tensors": tuple(asked.get("tensors", ()))})
+    found = find_source(origin if label != MINILM and Path(origin).exists() else label, options)
     if found.digests() != told["source"]["sha256"]:
         raise RecheckError(
             f"{found.origin} has changed since {folder} was converted from it; convert it again"

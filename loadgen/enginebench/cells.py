@@ -27,7 +27,7 @@ class Asked:
     """The grid.  `seconds` is spent on each cell beyond its warm-up, and at least `rounds` rounds are made."""
 
     batches: tuple[int, ...] = (1, 4, 16)
-    lengths: tuple[int, ...] = (16, 64, 128)
+    lengths: tuple[int, ...] = ()  # none: some that the model takes
     precisions: tuple[str, ...] = ("fp32",)
     runtimes: tuple[str, ...] = ("torch", "onnxruntime")
     mode: str = "infer"
@@ -45,7 +45,7 @@ class Asked:
         if self.mode not in MODES:
             raise BenchError(f"mode {self.mode!r}: allowed are {', '.join(MODES)}")
         for key in ("batches", "lengths"):
-            if not getattr(self, key) or min(getattr(self, key)) < 1:
+            if min(getattr(self, key), default=1 if key == "lengths" else 0) < 1:
                 raise BenchError(f"{key}: whole numbers of 1 or more are expected")
         if self.rounds < 1 or self.warmup < 1 or not self.seconds >= 0:
             raise BenchError("rounds and warmup must be 1 or more, seconds 0 or more")

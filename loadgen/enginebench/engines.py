@@ -60,7 +60,7 @@ def open_torch(encoder: Encoder, precision: str, device: str, *, compiled: bool)
 
     if compiled and device == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
         raise Unavailable("torch.compile needs a C++ compiler, and none is on the PATH")
-    module = copy.deepcopy(encoder.module).to(device=device, dtype=dtype_of(precision)).eval()
+    module: Any = copy.deepcopy(encoder.module).to(device=device, dtype=dtype_of(precision)).eval()
     if compiled:
         torch._dynamo.reset()  # noqa: SLF001 - its only door: graphs of other models count against a limit
         module = torch.compile(module, dynamic=True)
@@ -143,13 +143,13 @@ def model_files(
     encoder: Encoder, folder: Path, precisions: Sequence[str], calibration: Any, constants: frozenset[int]
 ) -> dict[str, Path | str]:
     """{precision: its ONNX file in `folder`, or why there is none}."""
-    from loadgen.convert.export import export_onnx
+    from loadgen.convert.export import export_any
     from loadgen.convert.precision import lower
 
     whole = folder / "fp32.onnx"
     try:
         with quiet():
-            export_onnx(encoder, whole, constants=constants)
+            export_any(encoder, whole, constants=constants)
     except LoadgenError as why:
         return dict.fromkeys(precisions, str(why))
     found: dict[str, Path | str] = {"fp32": whole}

@@ -4,7 +4,7 @@ It must not know the command line.
 """
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from loadgen.enginebench.trace import write_trace
 
 RESULT, CELLS, PAGE, TRACE = "engine.json", "cells.csv", "engine.html", "trace.json"
 _ROWS_A_LENGTH = 16
+_LENGTHS = (16, 64, 128)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,10 @@ def bench_engine(job: Job, say: Say = lambda _: None) -> dict[str, Any]:
     if job.out is not None:
         job.out.mkdir(parents=True, exist_ok=True)
     say(f"loading {found.label} from {found.origin}")
-    encoder = load_encoder(found, max(job.asked.lengths))
+    encoder = load_encoder(found, max(job.asked.lengths, default=None))
+    if not job.asked.lengths:
+        some = tuple(length for length in _LENGTHS if length <= encoder.max_length)
+        job = replace(job, asked=replace(job.asked, lengths=some or (encoder.max_length,)))
     calibration = _calibration(job, found, encoder)
     samples = text_samples(encoder, found.folder)
     told_facts = facts(found, job.asked.device)

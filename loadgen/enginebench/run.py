@@ -181,9 +181,9 @@ def _trained(bench: Bench, trainer: Trainer, cell: Cell) -> Cell:
     return replace(cell, **told)
 
 
-def _accuracy(bench: Bench, engine: Engine, rung: str) -> dict[int, dict[str, float | None]]:
+def _accuracy(bench: Bench, engine: Engine, rung: str) -> dict[int, dict[str, Any]]:
     """By length, against FP32 in torch on the CPU."""
-    found: dict[int, dict[str, float | None]] = {}
+    found: dict[int, dict[str, Any]] = {}
     for length, (feeds, want) in bench.truth.items():
         step = compare(rung, "batched", length, bench.encoder, want, engine.answer(feeds))
         found[length] = {"cosine": step.cosine, "max_abs": step.max_abs, "ranks": step.ranks}

@@ -75,9 +75,7 @@ def _by_clock(call: Call) -> float:
 
 
 def _by_events(call: Call) -> float:
-    import torch
-
-    before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    before, after = _event(), _event()
     before.record()
     call()
     after.record()
@@ -92,12 +90,17 @@ def _marked(parts: Sequence[tuple[str, Call]], device: str) -> list[float]:
             call()
             marks.append(time.monotonic_ns())
         return [float(b - a) for a, b in pairwise(marks)]
-    import torch
-
-    events = [torch.cuda.Event(enable_timing=True) for _ in range(len(parts) + 1)]
+    events = [_event() for _ in range(len(parts) + 1)]
     events[0].record()
     for (_, call), event in zip(parts, events[1:], strict=True):
         call()
         event.record()
     events[-1].synchronize()
     return [float(a.elapsed_time(b) * 1e6) for a, b in pairwise(events)]
+
+
+def _event() -> Any:
+    import torch
+
+    made: Any = torch.cuda.Event
+    return made(enable_timing=True)

@@ -30,6 +30,7 @@ from loadgen.lab.relay import start_relay
 from loadgen.lab.sender import FLUSH_S, LocalSender, Sender, Share, Watched
 from loadgen.lab.target import Counters, clamped, make_transport, models_of, planned, read_models
 from loadgen.lab.worker import RemoteSender
+from loadgen.planstory import arrivals_of
 from loadgen.records import Doubt, LoadgenError, NotMeasuredError
 from loadgen.runfile import FORMAT, RECORDS, RunFolder, drop_run_folder, make_run_folder
 from loadgen.sinks.live import LiveLine
@@ -205,7 +206,7 @@ class _Run:
             "objectives": [o.text for o in profile.objectives],
             "phases": [{"name": p.name, "loop": p.loop, "measured": p.measured, "duration_ns": p.duration_ns,
                         "users": p.users, "requests": p.requests, "think_ns": p.think_ns, "planned": None if p.due_ns is None else len(p.due_ns),
-                        "plan": p.facts, "start_ns": None, "load_end_ns": None, "end_ns": None, "max_in_flight": 0, "followed": 0,
+                        "plan": p.facts, "arrivals": (told := arrivals_of(p)) and asdict(told), "start_ns": None, "load_end_ns": None, "end_ns": None, "max_in_flight": 0, "followed": 0,
                         "cap_waits": 0, "cpu_ns": 0, "cpu_max_ns": 0, "loop_lag_ns": None} for p in self.plan.phases],
             "server": server, "client": client_facts(), "first_request_ns": first, "cold_start": order.cold_start, "network": self.network, "doubts": [],
         }  # fmt: skip

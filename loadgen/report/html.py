@@ -70,6 +70,7 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         stream_line=words.stream_line,
         goodput_line=words.goodput_line,
         network_line=words.network_line,
+        burst_lines=words.burst_lines(summary),
         titles={name: TITLES[name] for name in TITLES if name in figures},
         facts={
             name: json.dumps(run.info.get(name), indent=2, ensure_ascii=False)

@@ -15,6 +15,7 @@ from loadgen.analysis.words import amount
 from loadgen.report.table import Row, print_table
 from loadgen.report.words import (
     NONE,
+    burst_lines,
     client_line,
     duration,
     figure,
@@ -44,6 +45,7 @@ def print_summary(summary: dict[str, Any], console: Console, path: Path | None =
     _latencies(summary, console)
     _streams(summary, console)
     _counts(summary, console)
+    _plan(summary, console)
     _errors(summary["total"]["errors"], console)
     _server(summary["server"], console)
     _client(summary, console)
@@ -171,6 +173,13 @@ def _counts(summary: dict[str, Any], console: Console) -> None:
             rows.append(Row(name, [cells[key] for key in group], dim=not measured))
         head = ["as asked" if key == "cancelled_as_asked" else key for key in group]
         print_table(console, Row("requests" if group is outcomes else "requests/s", head), rows)
+
+
+def _plan(summary: dict[str, Any], console: Console) -> None:
+    for at, line in enumerate(burst_lines(summary)):
+        if not at:
+            console.print()
+        console.print(Text(f"plan  {line}"))
 
 
 def _rates(figures: dict[str, Any]) -> dict[str, str]:

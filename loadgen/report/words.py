@@ -137,3 +137,15 @@ def observed(row: dict[str, Any]) -> str:
     """What an objective's figure came to; one that lost requests reach into never came to an end."""
     lost = row["observed"] is None and row["n"] > 0 and row["metric"] in TIMES
     return "no answer" if lost else figure(row["metric"], row["observed"])
+
+
+def burst_line(plan: dict[str, Any]) -> str:
+    """How bursty planned arrivals are, as one sentence without its full stop."""
+    cv, dispersion = (NONE if plan[key] is None else f"{plan[key]:.2f}" for key in ("gap_cv", "dispersion"))
+    return f"gap CV {cv}, dispersion {dispersion} (Poisson: both 1), largest burst {plan['largest_burst']:,}"
+
+
+def burst_lines(summary: dict[str, Any]) -> list[str]:
+    """How bursty the plan of each open phase was."""
+    phases = [phase for phase in summary["phases"] if phase.get("plan")]
+    return [f"{phase['name']}: {burst_line(phase['plan'])}" for phase in phases]

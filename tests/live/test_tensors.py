@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from loadgen.clock import MONOTONIC
-from loadgen.lab.target import encode_tensors
 from loadgen.records import Wanted
 from loadgen.traffic.profile import parse_profile
 from loadgen.transport.grpc import GrpcTransport
@@ -66,7 +65,8 @@ async def echoed(target, payloads):
     try:
         await transport.open(told := Told(), 1)
         for token, payload in enumerate(payloads):
-            request = encode_tensors(target, "echo", "", payload.tensors)
+            codec = kserve_grpc if target.protocol == "grpc" else kserve_http
+            request = codec.infer_request("echo", "", payload.tensors)
             told.send(transport, token, transport.prepare(request))
             replies = await told.wait(token + 1)
             assert replies[token].outcome.name == "OK", replies[token].detail

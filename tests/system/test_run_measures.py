@@ -7,6 +7,7 @@ import time
 import pyarrow as pa
 import pytest
 
+from loadgen.planfile import load_plan
 from tests.support.cli import loadgen, spawn
 from tests.support.kserve_mock import Mock, Model
 
@@ -324,3 +325,47 @@ def test_sixteen_bit_floats_go_as_binary_over_http(run, datatype):
         assert (tensor["datatype"], tensor["parameters"]["binary_data_size"]) == (datatype, 8)
         assert "data" not in tensor
         assert len(body) - size == 8  # four values of two bytes
+
+
+def test_a_run_tells_how_bursty_its_plan_was(run, tmp_path):
+    """Issue: a trace with equal stamps fires bursts.  Here three, one and two at a time, a tenth of a second apart."""
+    (tmp_path / "t.csv").write_text("t,in\n" + "".join(f"{t},4\n" for t in (0, 0, 0, 1, 2, 2)))
+    text = (
+        "name: t\nkinds: {k: {model: m, length: 4}}\nphases:\n  - {name: warm, warmup: true, closed: {users: 2, requests: 4}}\n"
+        "  - {name: replay, trace: {file: t.csv, columns: {time: t, input: in}, unit: s, speed: 10}}\n"
+    )
+    with Mock(lambda _: (0.0, 200, None)) as mock:
+        result, summary, out = run(text, mock)
+    assert result.code in (0, 3), result.err
+    warm, replay = summary["phases"]
+    assert warm["plan"] is None
+    assert replay["counts"]["sent"] == 6
+    assert replay["plan"]["gap_cv"] == pytest.approx(1.5**0.5)
+    assert replay["plan"]["dispersion"] == pytest.approx(244 / 114)
+    assert replay["plan"]["largest_burst"] == 3
+    told = json.loads((out / "run.json").read_text())["phases"][1]
+    assert (told["arrivals"]["share_an_instant"], told["arrivals"]["bin_ns"]) == (5, 12_000_000)
+    assert told["plan"]["rows_kept"] == 6  # the trace's own facts stay where they were
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_saved_plan_is_sent_arrival_by_arrival(run, tmp_path, workers):
+    """Issue: the plan can be saved as a file and replayed; the seed it was made with is the run's."""
+    text = (
+        "name: t\nkinds: {a: {model: m, length: {uniform: {min: 1, max: 90}}}, b: {model: m, length: 3}}\n"
+        "phases: [{name: go, open: {rate: [{duration: 1s, at: 80/s}]}}]\n"
+    )
+    (tmp_path / "s.yaml").write_text(text)
+    shown = loadgen("profile", "show", tmp_path / "s.yaml", "--seed", 9, "--save", tmp_path / "plan.arrow")
+    assert shown.code == 0, shown.err
+    saved, _ = load_plan(tmp_path / "plan.arrow", ("a", "b"))
+    with Mock(lambda _: (0.0, 200, None)) as mock:
+        result, _, out = run(text, mock, "--plan", tmp_path / "plan.arrow", "--workers", workers)
+    assert result.code in (0, 3), result.err
+    info, phase = json.loads((out / "run.json").read_text()), saved.phases[0]
+    parts = [pa.ipc.open_stream(path.read_bytes()).read_all() for path in out.glob("records*.arrow")]
+    rows = sorted((row for part in parts for row in part.to_pylist()), key=lambda row: row["seq"])
+    assert info["seed"] == 9
+    assert [row["due_ns"] - info["phases"][0]["start_ns"] for row in rows] == phase.due_ns.tolist()
+    assert [row["kind"] for row in rows] == [saved.kinds[place] for place in phase.kind]
+    assert [row["length"] for row in rows] == phase.length.tolist()

@@ -276,7 +276,7 @@ def test_a_profile_s_own_lengths_and_one_row_at_a_time(tiny, tmp_path):
     assert found.facts["lengths"]["min"] in (5, 6)
     assert found.facts["lengths"]["max"] in (39, 40)
     assert 18 <= found.facts["lengths"]["median"] <= 27
-    assert found.facts["made_of"].startswith("plain ids, random")
+    assert found.facts["made_of"].startswith("random values")
     rows = list(found.rows())
     assert len(rows) == 40
     assert all(row["input_ids"].shape[0] == 1 and row["attention_mask"].all() for row in rows)

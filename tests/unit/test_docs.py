@@ -43,7 +43,10 @@ def test_the_readmes_profile_is_a_profile():
     from loadgen.traffic.profile import parse_profile
 
     text = (ROOT / "README.md").read_text()
-    profile = parse_profile(re.search(r"```yaml\n(.*?)```", text, re.DOTALL)[1], "README.md")
+    first, second = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    every = parse_profile(second, "README.md")
+    assert set(every.kinds) == {"tensors", "chat", "decoupled", "stateful", "plain"}
+    profile = parse_profile(first, "README.md")
     assert [p.loop for p in plan(profile).phases] == ["closed", "open"]
 
 

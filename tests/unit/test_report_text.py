@@ -7,8 +7,10 @@ from rich.console import Console
 
 from loadgen.analysis.summary import summarise
 from loadgen.records import Outcome
+from loadgen.report.html import render
 from loadgen.report.text import print_summary
 from loadgen.report.words import cores, figure, observed, rate, share
+from loadgen.runfile import read_run
 from tests.support.example_run import example
 from tests.support.runs import S, build, phase, row, statistics, steady, window
 
@@ -198,3 +200,24 @@ def test_one_is_not_many(tmp_path):
     for part in ("P99 is of 1 success:", "in 1 execution,", "1 execution, 100%", "1 was judged", "at most 1 request in",
                  "1 request sent a second time, 1 connection ended by the server, 1 wait for"):  # fmt: skip
         assert part in text
+
+
+BURSTY = {"gap_cv": 1.931, "dispersion": None, "largest_burst": 1057, "bin_ns": S, "share_an_instant": 2000}
+
+
+def test_how_bursty_the_plan_was_is_one_line_a_phase_and_in_the_summary(tmp_path):
+    phases = [
+        phase("warm", loop="closed", measured=False, users=2, requests=0, arrivals=None),
+        phase(arrivals=BURSTY),
+    ]
+    summary = summarise(build(tmp_path / "run", steady(20, phase=1), phases))
+    assert [told["plan"] for told in summary["phases"]] == [
+        None,
+        {"gap_cv": 1.931, "dispersion": None, "largest_burst": 1057},
+    ]
+    lines = shown(summary).splitlines()
+    assert "plan  steady: gap CV 1.93, dispersion - (Poisson: both 1), largest burst 1,057" in lines
+    page = render(read_run(tmp_path / "run"), summary)
+    assert (
+        page.count("Plan of steady: gap CV 1.93, dispersion - (Poisson: both 1), largest burst 1,057.") == 1
+    )

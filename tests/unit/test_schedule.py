@@ -5,7 +5,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loadgen.schedule import CYCLE, ScheduleError, describe_plan, plan, rate_curve, share, slice_plan
+from loadgen.lab.kinds import make_kinds
+from loadgen.lab.shots import make_shots
+from loadgen.lab.target import make_transport
+from loadgen.planfile import save_plan
+from loadgen.planstory import describe_plan
+from loadgen.schedule import CYCLE, ScheduleError, plan, rate_curve, share, slice_plan
+from loadgen.target import parse_target
 from loadgen.traffic.phases import Segment
 from loadgen.traffic.profile import load_profile, parse_profile
 
@@ -95,6 +101,20 @@ def test_the_count_is_the_integral_of_the_rate(pieces):
     assert np.allclose(np.diff(curve.count), areas, rtol=1e-6, atol=2e-9 * max(curve.total, 1))
 
 
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.integers(0, 99), st.integers(0, 99)), min_size=1, max_size=5)
+)
+def test_even_arrivals_deliver_the_integral_of_the_rate_exactly(pieces):
+    """Before the end of each piece as many are due as were asked for until then: never one more or less."""
+    integral = np.cumsum([d * (a + b) for d, a, b in pieces])  # twice, in whole numbers
+    if integral[-1] < 2:
+        return
+    rate = "[" + ", ".join(f"{{duration: {d}s, from: {a}/s, to: {b}/s}}" for d, a, b in pieces) + "]"
+    ends = np.cumsum([d for d, _, _ in pieces]) * 10**9
+    assert np.searchsorted(due(rate), ends).tolist() == (-(-integral // 2)).tolist()
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(1, 20), st.integers(0, 200), st.integers(0, 200)), min_size=1, max_size=4),
@@ -146,6 +166,39 @@ def test_the_same_seed_gives_the_same_plan_and_another_does_not():
         mine, same, differs = (getattr(each.phases[0], field) for each in (one, two, other))
         assert (mine == same).all()
         assert len(mine) != len(differs) or (mine != differs).any()
+
+
+TEXTS = """
+name: t
+kinds:
+  ask: {model: m, chat: {}, length: {uniform: {min: 3, max: 40}}, output: {uniform: {min: 1, max: 9}}, weight: 3}
+  cut: {model: m, completion: {}, lengths: [{in: 9, out: 2}, {in: 4, out: 8}], cancel: {share: 0.3, after: 5ms}}
+phases:
+  - {name: warm, warmup: true, closed: {users: 2, requests: 7}}
+  - {name: load, open: {rate: [{duration: 3s, at: 20/s}]}}
+"""
+
+
+def sent(given, planned):
+    """Every byte of every arrival, in order, each with when it is due."""
+    target = parse_target("openai+http://127.0.0.1:1/v1")
+    made = make_shots(make_transport(target), target, given, make_kinds(given, target, {}), planned, 5)
+    for phase, picks in zip(planned.phases, made.picks, strict=True):
+        times = [None] * len(picks) if phase.due_ns is None else phase.due_ns.tolist()
+        yield from zip(times, [made.shots[pick].prepared.data for pick in picks], strict=True)
+
+
+def test_equal_seeds_give_equal_bytes_and_other_seeds_others(tmp_path):
+    """The plan's file, and what is written to the connection."""
+    given, plans = parse_profile(TEXTS, "t.yaml"), {}
+    for name, seed in (("one", 3), ("again", 3), ("other", 4)):
+        plans[name] = plan(given, seed)
+        save_plan(plans[name], tmp_path / name, given.sha256)
+    one, again, other = ((tmp_path / name).read_bytes() for name in plans)
+    assert one == again != other
+    one, again, other = (list(sent(given, each)) for each in plans.values())
+    assert one == again
+    assert not {data for _, data in one} & {data for _, data in other}
 
 
 def test_the_streams_are_the_ones_we_had():
@@ -226,11 +279,12 @@ def test_slices_are_a_partition(n, users, requests, seed):
         opened("[{duration: 3s, at: 30/s}]", "poisson"),
         f"{{name: c, closed: {{users: {users}, requests: {requests}}}}}",
     ]
-    whole = plan(profile(phases, "a: {model: m}, b: {model: m}", seed=seed))
+    kinds = "a: {model: m, length: {uniform: {min: 1, max: 90}}}, b: {model: m, chat: {}, lengths: [{in: 7, out: 9}]}"
+    whole = plan(profile(phases, kinds, seed=seed))
     slices = [slice_plan(whole, k, n) for k in range(n)]
     for index in (0, 1):
         original = whole.phases[index]
-        for field in ("due_ns", "kind", "draw")[index:]:
+        for field in ("due_ns", "kind", "draw", "length", "output")[index:]:
             back = np.empty_like(getattr(original, field))
             for k, each in enumerate(slices):
                 back[k::n] = getattr(each.phases[index], field)
@@ -266,32 +320,22 @@ def test_a_plan_in_figures():
         "{name: c, closed: {users: 2, duration: 1s}}",
     ]
     story, closed = describe_plan(plan(profile(phases, kinds)))
-    assert (story.planned, story.span_ns, story.mean_per_s, story.peak_per_s, story.bin_ns) == (
-        1200,
-        20 * 10**9,
-        60.0,
-        80.0,
-        10**9,
-    )
+    told = story.arrivals
+    assert (story.planned, story.span_ns, story.mean_per_s) == (1200, 20 * 10**9, 60.0)
+    assert (told.peak_per_s, told.peak_at_ns, told.bin_ns) == (80.0, 10 * 10**9, 10**9)
     gaps = np.array([1 / 40] * 400 + [1 / 80] * 799)
-    assert story.gap_cv == pytest.approx(gaps.std() / gaps.mean(), rel=1e-6)
-    assert story.dispersion == pytest.approx(400 * 20 / 19 / 60)
-    assert story.kinds["a"] == pytest.approx(0.75, abs=0.05)
-    assert sum(story.kinds.values()) == pytest.approx(1)
-    assert (closed.planned, closed.users, closed.mean_per_s, closed.span_ns, closed.gap_cv) == (
-        None,
-        2,
-        None,
-        10**9,
-        None,
-    )
+    assert told.gap_cv == pytest.approx(gaps.std() / gaps.mean(), rel=1e-6)
+    assert told.dispersion == pytest.approx(400 * 20 / 19 / 60)
+    assert story.kinds["a"].share == pytest.approx(0.75, abs=0.05)
+    assert sum(kind.share for kind in story.kinds.values()) == pytest.approx(1)
+    assert sum(kind.planned for kind in story.kinds.values()) == 1200
+    assert (closed.planned, closed.users, closed.mean_per_s, closed.span_ns) == (None, 2, None, 10**9)
 
 
 def test_even_gaps_have_no_variation():
-    story = describe_plan(plan(profile([opened("[{duration: 5s, at: 40/s}]")])))[0]
-    assert (story.bin_ns, story.peak_per_s) == (250_000_000, 40.0)
-    assert story.gap_cv == pytest.approx(0, abs=1e-6)
-    assert story.dispersion == 0
+    told = describe_plan(plan(profile([opened("[{duration: 5s, at: 40/s}]")])))[0].arrivals
+    assert (told.bin_ns, told.peak_per_s) == (250_000_000, 40.0)
+    assert (told.gap_cv, told.dispersion) == (0, 0)
 
 
 def test_there_are_profiles():

@@ -1,7 +1,12 @@
 """Phases that replay a trace, planned."""
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from loadgen.schedule import plan, slice_plan
 from loadgen.traffic.profile import ProfileError, parse_profile
@@ -50,16 +55,26 @@ def test_the_profile_may_give_the_load_and_the_trace_the_lengths(tmp_path):
     assert (phase.users, phase.requests, phase.length.tolist()) == (4, 9, [10, 20, 30])
 
 
-@pytest.mark.parametrize("n", [1, 2, 3, 8])
-def test_slices_of_a_trace_are_the_trace(tmp_path, n):
-    rows = "t,in,out,who\n" + "".join(f"{i // 3},{i + 1},1,x\n" for i in range(50))
-    whole = planned(tmp_path, TRACE, rows)
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(1, 99), st.sampled_from("xy")), min_size=2),
+    st.integers(1, 12),
+)
+def test_slices_of_a_trace_are_the_trace(gaps, n):
+    """Also one with bursts, and rows whose output is left to the kind's law."""
+    times = np.cumsum([gap for gap, _, _ in gaps])
+    lines = [
+        f"{t},{size},{size if t % 2 else ''},{who}" for t, (_, size, who) in zip(times, gaps, strict=True)
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        whole = planned(Path(folder), TRACE, "\n".join(["t,in,out,who", *lines]))
     parts = [slice_plan(whole, k, n).phases[0] for k in range(n)]
     for name in ("due_ns", "kind", "length", "output", "draw"):
         merged = np.empty_like(getattr(whole.phases[0], name))
         for k, part in enumerate(parts):
             merged[k::n] = getattr(part, name)
         assert merged.tolist() == getattr(whole.phases[0], name).tolist()
+    assert whole.phases[0].due_ns.tolist() == ((times - times[0]) * 10**9).tolist()
 
 
 def test_kinds_that_are_not_there(tmp_path):

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.planstory import describe_plan
 from loadgen.records import LoadgenError
-from loadgen.schedule import describe_plan, plan
+from loadgen.schedule import plan
 from loadgen.traffic.profile import parse_profile
 from loadgen.traffic.synth import FEWEST, bars, fit_kind, fit_rate, ks, synthesize
 from loadgen.traffic.traces.read import TraceRows

@@ -1,0 +1,149 @@
+"""What is drawn of a plan, and what lint says of it, by values."""
+
+import pytest
+
+from loadgen.analysis.unwise import unwise
+from loadgen.planstory import describe_plan
+from loadgen.report.plan import WIDTH, plan_data, plan_lines
+from loadgen.schedule import plan
+from loadgen.traffic.profile import parse_profile
+
+WARM = "{name: warm, warmup: true, closed: {users: 8, requests: 64}}"
+STEADY = "{name: go, open: {rate: [{duration: 60s, at: 20/s}]}}"
+
+
+def made(folder, kinds="k: {model: m}", phases=(WARM, STEADY), more=""):
+    text = f"name: t\nseed: 1\nkinds: {{{kinds}}}\n{more}\nphases:\n" + "".join(
+        f"  - {phase}\n" for phase in phases
+    )
+    profile = parse_profile(text, "t.yaml", folder)
+    planned = plan(profile)
+    return profile, planned, describe_plan(planned)
+
+
+def lines(*args, **more):
+    return plan_lines(*made(*args, **more))
+
+
+def notes(*args, **more):
+    return unwise(*made(*args, **more))
+
+
+def trace(folder, stamps, more=""):
+    (folder / "t.csv").write_text(
+        "t,in,out\n" + "".join(f"{t},{i + 1},{9 * i}\n" for i, t in enumerate(stamps))
+    )
+    return f"{{name: replay, trace: {{file: t.csv, columns: {{time: t, input: in, output: out}}, unit: s, kind: k{more}}}}}"
+
+
+def test_a_trace_with_equal_stamps_says_how_bursty_it_is(tmp_path):
+    told = lines(tmp_path, phases=[WARM, trace(tmp_path, [0, 0, 0, 1, 2, 2])])
+    assert "  gap CV 1.22, dispersion 2.14 (Poisson: both 1), largest burst 3" in told
+    assert "  5 arrivals (83.3%) share their instant with others" in told
+    assert any(
+        line.startswith("  open, a trace's times: 6 arrivals in 2.4 s, mean 2.5/s, busiest 120 ms")
+        for line in told
+    )
+    assert "  6 of 6 rows read are replayed" in told
+    assert not any(line.startswith("  asked") for line in told)  # no rate is
+
+
+def test_what_the_client_does_besides_is_said(tmp_path):
+    kinds = (
+        "k: {model: m, chat: {turns: 3, think: 2s}, length: 9, output: {uniform: {min: 1, max: 4}}, "
+        "cancel: {share: 0.1, after: 500ms}, weight: 3}, s: {model: n, sequence: {requests: 5}, priority: 2}"
+    )
+    more = "cap: {in_flight: 1000, when_full: drop}\nnetwork: {delay: 20ms}\nobjectives: [failure rate < 1%]"
+    told = lines(tmp_path, kinds, more=more)
+    assert told[-6:] == [
+        "kind k  75.0% by weight  OpenAI chat, streamed, model m, timeout 60 s, dialogues of 3 turns, 2 s",
+        "    apart, 0.1 of them cancelled 500 ms after sending",
+        "kind s  25.0% by weight  KServe v2, model n, priority 2, timeout 60 s, sequences of 5",
+        "cap  1,000 in flight; when it is full, arrivals are dropped, and counted",
+        "network  20 ms each way (a round trip takes 40 ms more)",
+        "objective  failure rate < 1%",
+    ]
+    assert "    length in   always 9" in told
+    assert sum(line.startswith("    length out  ") and line.endswith("P99 4, max 4") for line in told) == 2
+    data = plan_data(*made(tmp_path, kinds, more=more))
+    assert data["network"]["delay_ns"] == 20_000_000
+    assert data["cap"] == {"in_flight": 1000, "when_full": "drop"}
+    assert data["kinds"]["k"]["cancel"] == {"share": 0.1, "after_ns": 500_000_000}
+    assert (data["kinds"]["k"]["turns"], data["kinds"]["s"]["sequence_requests"]) == (3, 5)
+
+
+def test_no_line_is_wider_than_its_page(tmp_path):
+    kinds = f"{'n' * 60}: {{model: {'m' * 120}, length: {{lognormal: {{median: 32, sigma: 2, min: 1, max: 100000}}}}}}"
+    phase = STEADY.replace("go", "g" * 100)
+    told = lines(tmp_path, kinds, phases=[WARM, phase])
+    assert max(map(len, told)) == WIDTH
+    assert sum("(bars widen)" in line for line in told) == 2
+
+
+def test_a_sound_profile_has_no_notes(tmp_path):
+    more = 'cap: {in_flight: 64}\nobjectives: ["latency p99 < 2s", "lag p50 < 1s", "requests/s > 5"]'
+    assert notes(tmp_path, more=more) == []
+
+
+@pytest.mark.parametrize(
+    ("kinds", "rate", "n"),
+    [("k: {model: m}", "10/s", 600), ("k: {model: m, sequence: {requests: 2}}", "5/s", 600)],
+)
+def test_too_few_requests_for_a_percentile(tmp_path, kinds, rate, n):
+    phase = f"{{name: go, open: {{arrivals: uniform, rate: [{{duration: 60s, at: {rate}}}]}}}}"
+    objectives = (
+        'objectives: ["latency p99 < 2s", "latency p95 < 2s", "latency max < 9s", "latency mean < 1s"]'
+    )
+    assert notes(tmp_path, kinds, [WARM, phase], objectives) == [
+        (
+            f'objective "latency p99 < 2s": about {n} requests will be judged, of which 6.0 lie beyond it, so chance '
+            "decides; plan 1,000 or more"
+        )
+    ]
+
+
+def test_how_many_a_closed_loop_sends_is_not_guessed(tmp_path):
+    phase = "{name: go, closed: {users: 8, duration: 1s}}"
+    assert notes(tmp_path, phases=[WARM, phase], more='objectives: ["latency p99 < 2s"]') == []
+
+
+def test_a_timeout_in_front_of_an_objective(tmp_path):
+    kinds = "k: {model: m, timeout: 1s}, l: {model: m, timeout: 5s}"
+    more = 'objectives: ["latency p50 < 2s", "l: service p50 < 2s", "lag p50 < 20s"]'
+    assert notes(tmp_path, kinds, more=more) == [
+        (
+            'objective "latency p50 < 2s": the timeout ends sooner (k 1 s), so slower answers are never seen; make the '
+            "timeout longer than the bound"
+        )
+    ]
+
+
+def test_cold_slots(tmp_path):
+    users = "{name: go, closed: {users: 32, requests: 99}}"
+    assert notes(tmp_path, phases=[WARM, users]) == [
+        (
+            "the warm-up has 8 users, phase 'go' has 32 users, so some of the server's slots begin cold; give the "
+            "warm-up as many"
+        )
+    ]
+    assert notes(tmp_path, phases=[users]) == [
+        "no phase is a warm-up, so first requests are in the figures; put one with warmup: true first"
+    ]
+
+
+def test_a_burst_over_the_cap_and_rows_left_out(tmp_path):
+    phase = trace(tmp_path, [0, 0, 0, 1, 2, 2], ", skip: 1, where: {in: {max: 5}}")
+    told = notes(tmp_path, phases=[WARM, phase], more="cap: {in_flight: 1, when_full: drop}")
+    assert told == [
+        (
+            "phase 'replay': up to 2 arrivals are due at one instant, the cap is 1: 1 of them are dropped whatever the "
+            "server does"
+        ),
+        "phase 'replay': 2 of 6 rows of t.csv are left out (skip: 1, where in: 1)",
+    ]
+
+
+def test_output_of_tensors(tmp_path):
+    assert notes(tmp_path, "k: {model: m, output: 5}") == [
+        "kind 'k': tensors have no tokens out, so output is not used; take it out"
+    ]
