@@ -6,6 +6,7 @@ counts as good enough is one table, by precision.  It must not know how a rung c
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -140,12 +141,12 @@ def climb(  # noqa: PLR0913 - each by name
     steps: list[Step] = []
     for length in lengths or lengths_for(encoder.max_length):
         feeds = samples(rows, length)
-        want = _blocks(reference, feeds, _BLOCK)
+        want = _blocks(reference, _BLOCK, feeds)
         for name, run in rungs.items():
             for how, size in (("batched", batch), ("alone", 1))[
                 : 1 if batch == 1 or name.endswith(AT_ONCE) else 2
             ]:
-                got = _run(name, lambda feeds, run=run, size=size: _blocks(run, feeds, size), feeds, length)
+                got = _run(name, partial(_blocks, run, size), feeds, length)
                 steps.append(compare(name, how, length, encoder, want, got))
     if batch > 1 and encoder.max_length > 1 and encoder.padded:
         lengths_now = [max(1, encoder.max_length * (n + 1) // batch) for n in reversed(range(batch))]
@@ -173,7 +174,7 @@ def require(climbed: Climb) -> None:
     )
 
 
-def _blocks(run: Run, feeds: Feeds, size: int) -> Floats:
+def _blocks(run: Run, size: int, feeds: Feeds) -> Floats:
     many = len(next(iter(feeds.values())))
     parts = [
         run({name: np.ascontiguousarray(value[at : at + size]) for name, value in feeds.items()})
