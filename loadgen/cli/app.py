@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 
 from loadgen import __version__
-from loadgen.cli import bench, check, convert, demo, env, profile, report, run, serve
+from loadgen.cli import bench, check, convert, demo, env, parity, profile, report, run, serve
 
 app = typer.Typer(
     name="loadgen",
@@ -19,6 +19,7 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.add_typer(serve.app, name="serve")
 app.command()(convert.convert)
+app.command()(parity.parity)
 app.command()(run.run)
 app.command()(report.report)
 app.command()(check.check)

@@ -43,6 +43,27 @@ def convert(
     threads: Annotated[
         int | None, typer.Option(help="Threads of an instance; left out, the cores are shared.")
     ] = None,
+    precision: Annotated[
+        str, typer.Option(help="fp32, fp16, bf16, int8 or fp8; what must stay fp32 is chosen and listed.")
+    ] = "fp32",
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="Rows for int8 and fp8: a traffic profile, a text (a sample a line) or an .npz file."
+        ),
+    ] = None,
+    skip_quant: Annotated[
+        bool, typer.Option("--skip-quant", help="Without calibration data: 8-bit weights, fp32 arithmetic.")
+    ] = False,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="A node or operator to keep in fp32; may be repeated.")
+    ] = None,
+    check_served: Annotated[
+        bool, typer.Option("--check-served", help="Publish only what an embedded Triton serves rightly.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Publish what fails parity, with that verdict in convert.json.")
+    ] = False,
     task: Annotated[
         str | None,
         typer.Option(
@@ -97,6 +118,12 @@ def convert(
         max_length=max_length,
         threads=threads,
         replace=replace,
+        precision=precision,
+        calibration=calibration,
+        skip_quant=skip_quant,
+        keep=tuple(keep or ()),
+        check_served=check_served,
+        force=force,
         source=SourceOptions(
             task=task,
             pooling=pooling,

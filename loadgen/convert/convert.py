@@ -6,7 +6,7 @@ repository is served.
 
 import json
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
@@ -17,9 +17,10 @@ from loadgen.convert import publish
 from loadgen.convert.config import Serving, render
 from loadgen.convert.encoder import Encoder, load_encoder, require_libraries
 from loadgen.convert.export import EXPORTERS, OnnxFacts, OnnxTensor, export_any
+from loadgen.convert.lowering import climb_onnx, climb_served, lower_onnx
 from loadgen.convert.options import ConvertOptions
-from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, points, require
-from loadgen.convert.sources import TOKENIZER, Source, find_source, sha256
+from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, passed, points, require
+from loadgen.convert.sources import TOKENIZER, Source, find_source, numbers, sha256
 from loadgen.records import TensorSpec
 
 FORMAT = 1
@@ -64,21 +65,32 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
         encoder = load_encoder(found, options.max_length)
         progress("exporting to ONNX with free batch and length")
         onnx = stage.version / ONNX
-        encoder, facts = export_any(encoder, onnx, constants=_numbers(found.config))
+        exported = onnx if options.precision == "fp32" else stage.work() / ONNX
+        encoder, facts = export_any(encoder, exported, constants=numbers(found.config))
         for note in encoder.notes:
             progress(note)
         progress("comparing ONNX with PyTorch")
         parity = measure(
-            encoder, onnx_run(onnx), points(max(_max_batch(options, encoder), 1), encoder.max_length)
+            encoder, onnx_run(exported), points(max(_max_batch(options, encoder), 1), encoder.max_length)
         )
-        require(parity)
-        progress(f"publishing {options.version_folder}")
+        if not options.force:
+            require(parity)
+        lowered: dict[str, Any] = {}
+        if options.precision != "fp32":
+            done, no_cpu = lower_onnx(found, encoder, exported, onnx, options, progress)
+            progress(f"comparing {options.precision} with PyTorch")
+            climbed = climb_onnx(found, encoder, exported, onnx, options, no_cpu)
+            lowered = {"lowering": done.as_json() | {"no_cpu": no_cpu}, "ladder": climbed.as_json()}
         (stage.version / RUNNER.name).write_bytes(RUNNER.read_bytes())
         if (tokenizer := found.folder / TOKENIZER).is_file():
             (stage.version / TOKENIZER).write_bytes(tokenizer.read_bytes())
         config = stage.model / publish.CONFIG
         config.write_text(render(_serving(options, encoder, facts)), encoding="ascii")
-        sidecar = _sidecar(found, options, encoder, facts, parity, stage)
+        sidecar = _sidecar(found, options, encoder, facts, parity, stage) | lowered
+        if options.check_served:
+            progress("asking the embedded Triton over HTTP and gRPC")
+            sidecar["served"] = climb_served(found, encoder, stage, options).as_json()
+        progress(f"publishing {options.version_folder}")
         (stage.version / SIDECAR).write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")
         files = {
             file.relative_to(stage.model).as_posix(): file.stat().st_size
@@ -113,20 +125,6 @@ def is_current(repository: Path, name: str, options: ConvertOptions, source: str
         )
     except (OSError, ValueError, KeyError, TypeError):
         return False
-
-
-def _numbers(value: Any) -> frozenset[int]:
-    """Every whole number of a model's config: sizes an example input must not be mistaken for."""
-    if isinstance(value, bool):
-        return frozenset()
-    if isinstance(value, int):
-        return frozenset([value])
-    inside: Iterable[Any] = ()
-    if isinstance(value, Mapping):
-        inside = value.values()
-    elif isinstance(value, list | tuple):
-        inside = value
-    return frozenset(number for item in inside for number in _numbers(item))
 
 
 def _max_batch(options: ConvertOptions, encoder: Encoder) -> int:
@@ -214,7 +212,12 @@ def _sidecar(
         },
         "runner_sha256": sha256(RUNNER),
         "config_sha256": sha256(stage.model / publish.CONFIG),
-        "parity": {"precision": "FP32", "allowed_max_abs": MAX_ABS, "points": [p.as_json() for p in parity]},
+        "parity": {
+            "precision": "FP32",
+            "allowed_max_abs": MAX_ABS,
+            "passed": passed(parity),
+            "points": [p.as_json() for p in parity],
+        },
         "versions": {"python": platform.python_version(), **_versions()},
     }
 

@@ -10,6 +10,9 @@ from typing import Any
 
 from loadgen.records import LoadgenError
 
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
+QUANTIZED = ("int8", "fp8")
+
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -47,6 +50,10 @@ class ConvertOptions:
 
     `threads` None: the runner shares the server's cores among its instances.  `replace` allows an
     existing version to be overwritten.
+
+    `precision` is one of loadgen.convert.precision's; `keep` names nodes or operators that stay FP32, and
+    `calibration` a profile, text or .npz file for int8 and fp8 (`skip_quant`: do without).  `check_served` asks a
+    server for answers before anything is published; `force` publishes what failed parity, with that verdict.
     """
 
     name: str
@@ -59,6 +66,12 @@ class ConvertOptions:
     max_length: int | None = None
     threads: int | None = None
     replace: bool = False
+    precision: str = "fp32"
+    keep: tuple[str, ...] = ()
+    calibration: Path | None = None
+    skip_quant: bool = False
+    check_served: bool = False
+    force: bool = False
     source: SourceOptions = SourceOptions()
 
     def __post_init__(self) -> None:
@@ -72,6 +85,23 @@ class ConvertOptions:
             value = getattr(self, key)
             if value is not None and value < low:
                 raise OptionError(f"{key} {value}: must be {low} or more")
+        self._check_precision()
+
+    def _check_precision(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise OptionError(f"precision {self.precision!r}: allowed are {', '.join(PRECISIONS)}")
+        quantized = self.precision in QUANTIZED
+        if self.calibration is not None and not quantized:
+            raise OptionError(f"calibration is for {' and '.join(QUANTIZED)}; {self.precision} needs none")
+        if self.skip_quant and (not quantized or self.calibration is not None):
+            raise OptionError("skip-quant is for int8 and fp8 without calibration data")
+        if quantized and self.calibration is None and not self.skip_quant:
+            raise OptionError(
+                f"{self.precision} needs calibration data: give --calibration a traffic profile, a text or an "
+                ".npz file; or --skip-quant to store weights in 8 bits and leave the arithmetic FP32"
+            )
+        if self.keep and self.precision == "fp32":
+            raise OptionError("keep names what stays FP32; in fp32 everything does")
 
     @property
     def model_folder(self) -> Path:
@@ -93,5 +123,16 @@ class ConvertOptions:
             "ragged": self.ragged,
             "max_length": self.max_length,
             "threads": self.threads,
+            **self._lowering(),
             **({"source": asked} if asked else {}),
         }
+
+    def _lowering(self) -> dict[str, Any]:
+        if self.precision == "fp32":
+            return {}
+        told: dict[str, Any] = {
+            "keep": list(self.keep),
+            "calibration": self.calibration and self.calibration.name,
+        }
+        told["skip_quant"] = self.skip_quant
+        return {"precision": self.precision} | {key: value for key, value in told.items() if value}

@@ -104,6 +104,11 @@ def measure(
     return found
 
 
+def passed(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> bool:
+    """Whether every point is within the threshold."""
+    return all(point.max_abs <= max_abs for point in found)
+
+
 def require(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> None:
     """Raises ParityError with the worst point's numbers if any is beyond the threshold (or is not a number)."""
     # Written so that NaN, which compares with nothing, fails.

@@ -9,7 +9,7 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,20 @@ def sha256(file: Path) -> str:
     """Hex digest of a file's bytes."""
     with file.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def numbers(value: Any) -> frozenset[int]:
+    """Every whole number of a model's config: sizes an example input must not be mistaken for."""
+    if isinstance(value, bool):
+        return frozenset()
+    if isinstance(value, int):
+        return frozenset([value])
+    inside: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        inside = value.values()
+    elif isinstance(value, list | tuple):
+        inside = value
+    return frozenset(number for item in inside for number in numbers(item))
 
 
 def find_source(text: str, asked: SourceOptions = SourceOptions()) -> Source:  # noqa: B008 - frozen

@@ -8,8 +8,10 @@ import sys
 import tempfile
 import time
 from importlib.metadata import version
+from itertools import product
 from pathlib import Path
 
+from loadgen.convert.ladder import LIMITS
 from loadgen.triton.local import LocalTriton
 from tests.support.families import ALLOWED, CASES, MAX_BATCH, convert_case, serve_case
 
@@ -27,13 +29,17 @@ weights have a name: such a row proves the graph, its free axes and its padding,
 * *Triton together*: seven requests of mixed lengths (eight rows) sent at once; the batches that the server made of
   them are in the last column but one, as rows x executions.
 * What is served is the python backend with onnxruntime on the CPU.
-* Allowed: {allowed}.  A row within it passes; for one that does not, the reason stands in its place.
+* Allowed: {allowed}; for int8 a cosine of {cosine} of every answer (the last column), and its ladder
+  (loadgen/convert/ladder.py), at conversion.  A row within it passes; for one that does not, the reason stands in
+  its place.
+* int8 is calibrated with 32 random rows; products with weights are int8, the rest is FP32.
 
 Versions: {versions}.
 
-| family | task | weights | precision | ONNX Runtime | Triton alone, HTTP / gRPC | Triton together, HTTP / gRPC | batches | verdict |
-|---|---|---|---|---|---|---|---|---|
+| family | task | weights | precision | ONNX Runtime | Triton alone, HTTP / gRPC | Triton together, HTTP / gRPC | batches | verdict | cosine |
+|---|---|---|---|---|---|---|---|---|---|
 """
+PRECISIONS = ("fp32", "int8")
 _LIBRARIES = ("torch", "transformers", "onnx", "onnxruntime")
 
 
@@ -51,7 +57,7 @@ def line(cell):
     verdict = "passed" if cell.passed else f"failed: {cell.why or 'beyond what is allowed'}"
     parts = [
         cell.case.family, cell.case.task, cell.case.weights, cell.precision, show(cell.onnx), pair(cell.alone),
-        pair(cell.batched), sizes or "-", verdict,
+        pair(cell.batched), sizes or "-", verdict, f"{cell.cosine:.5f}",
     ]  # fmt: skip
     return "| " + " | ".join(parts) + " |"
 
@@ -61,6 +67,7 @@ def table(cells):
     head = HEAD.format(
         max_batch=MAX_BATCH,
         allowed=", ".join(f"{name} {value:g}" for name, value in ALLOWED.items()),
+        cosine=LIMITS["int8"].cosine,
         versions=", ".join(f"{name} {version(name)}" for name in _LIBRARIES),
     )
     return head + "\n".join(line(cell) for cell in cells) + "\n"
@@ -71,17 +78,17 @@ def measure(cases, say=lambda _text: None):
     with tempfile.TemporaryDirectory() as top:
         repository = Path(top) / "repository"
         cells = []
-        for case in cases:
+        for case, precision in product(cases, PRECISIONS):
             start = time.monotonic()
-            cells.append(convert_case(case, top, repository))
-            say(f"{case.name}: {cells[-1].why or 'converted'} in {time.monotonic() - start:.1f} s")
+            cells.append(convert_case(case, top, repository, precision))
+            say(f"{cells[-1].name}: {cells[-1].why or 'converted'} in {time.monotonic() - start:.1f} s")
         good = [cell for cell in cells if not cell.why]
         if not good:
             return cells
-        with LocalTriton(repository, models=[cell.case.name for cell in good]) as server:
+        with LocalTriton(repository, models=[cell.name for cell in good]) as server:
             for cell in good:
                 serve_case(cell, server, top)
-                say(f"{cell.case.name}: {'passed' if cell.passed else cell.why or 'beyond what is allowed'}")
+                say(f"{cell.name}: {'passed' if cell.passed else cell.why or 'beyond what is allowed'}")
         return cells
 
 

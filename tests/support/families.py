@@ -8,6 +8,7 @@ import numpy as np
 
 from loadgen.convert.convert import convert
 from loadgen.convert.encoder import load_encoder
+from loadgen.convert.ladder import LIMITS, compare
 from loadgen.convert.options import ConvertOptions, SourceOptions
 from loadgen.convert.parity import make_feeds, torch_run
 from loadgen.convert.sources import find_source
@@ -17,7 +18,10 @@ from tests.support.infer import ASK, executions, new_executions, together
 VOCAB, WIDTH, POSITIONS = 101, 32, 64
 MAX_BATCH = 8
 LENGTHS = (3, 40, 7, 24, 1, 17)  # of requests that are sent at once
-ALLOWED = {"fp32": 1e-4}  # max abs, of the file and of what is served
+ALLOWED = {
+    "fp32": 1e-4
+}  # max abs, of the file and of what is served; other precisions go by their ladder and cosine
+_CALIBRATION = (40, 3, 17, 24, 8, 31, 12, 48) * 4
 _TEXT = {
     "vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4,
     "intermediate_size": 48, "max_position_embeddings": POSITIONS, "initializer_range": 0.2,
@@ -112,19 +116,28 @@ class Cell:
     alone: dict = field(default_factory=dict)  # by protocol
     batched: dict = field(default_factory=dict)
     batches: dict = field(default_factory=dict)  # {batch size: executions} of what was sent at once
+    cosine: float = 1.0  # the worst answer's of what was served
     why: str = ""
+
+    @property
+    def name(self):
+        return self.case.name + ("" if self.precision == "fp32" else f"-{self.precision}")
 
     @property
     def passed(self):
         figures = [self.onnx, *self.alone.values(), *self.batched.values()]
-        return not self.why and all(f is not None and f <= ALLOWED[self.precision] for f in figures)
+        right = all(f is not None and f <= ALLOWED.get(self.precision, np.inf) for f in figures)
+        return not self.why and right and self.cosine >= LIMITS[self.precision].cosine
 
 
 def convert_case(case, top, repository, precision="fp32", delay_ns=200_000_000):
     """Publishes it as `case.name`; the reason where it cannot be."""
     cell = Cell(case, precision)
+    quantized = precision in ("int8", "fp8")
     options = ConvertOptions(
-        name=case.name,
+        name=cell.name,
+        precision=precision,
+        calibration=_calibration(case, top) if quantized else None,
         repository=repository,
         max_batch=MAX_BATCH,
         delay_ns=delay_ns,
@@ -137,8 +150,18 @@ def convert_case(case, top, repository, precision="fp32", delay_ns=200_000_000):
     except LoadgenError as why:
         cell.why = str(why)
         return cell
-    cell.onnx = max(point.max_abs for point in result.parity)
+    steps = result.sidecar.get("ladder", {}).get("steps", ())
+    cell.onnx = max([point["max_abs"] for point in steps] or [point.max_abs for point in result.parity])
     return cell
+
+
+def _calibration(case, top):
+    """Random rows of several lengths, within what each input takes."""
+    encoder = load_encoder(find_source(case.source(top), case.asked()), POSITIONS - 16)
+    lengths = _CALIBRATION if encoder.padded else (1,) * len(_CALIBRATION)
+    file = Path(top) / f"{case.name}.npz"
+    np.savez(file, **make_feeds(encoder, lengths, np.random.default_rng(5)))
+    return file
 
 
 def serve_case(cell, server, top):
@@ -150,11 +173,11 @@ def serve_case(cell, server, top):
     requests.append(make_feeds(encoder, [9, 4] if encoder.padded else [1, 1], rng))
     want = [torch_run(encoder)(feeds) for feeds in requests]
     for protocol, ask in ASK.items():
-        start = executions(server, case.name)
-        alone = [ask(server, case.name, feeds) for feeds in (requests[1], requests[-1])]
-        new_executions(server, case.name, start, 3)  # one row and two
-        before = executions(server, case.name)
-        batched = together(server, protocol, case.name, requests)
+        start = executions(server, cell.name)
+        alone = [ask(server, cell.name, feeds) for feeds in (requests[1], requests[-1])]
+        new_executions(server, cell.name, start, 3)  # one row and two
+        before = executions(server, cell.name)
+        batched = together(server, protocol, cell.name, requests)
         refused = [answer for answer in (*alone, *batched) if isinstance(answer, str)]
         if refused:
             cell.why = refused[0]
@@ -163,8 +186,12 @@ def serve_case(cell, server, top):
             gap(a, b, encoder) for a, b in zip(alone, (want[1], want[-1]), strict=True)
         )
         cell.batched[protocol] = max(gap(a, b, encoder) for a, b in zip(batched, want, strict=True))
+        cosines = [
+            compare("", "", 1, encoder, b[:1], a[:1]).cosine for a, b in zip(batched, want, strict=True)
+        ]
+        cell.cosine = min(cell.cosine, *cosines)
         rows = sum(len(answer) for answer in batched)
-        cell.batches[protocol] = new_executions(server, case.name, before, rows)
+        cell.batches[protocol] = new_executions(server, cell.name, before, rows)
     return cell
 
 
