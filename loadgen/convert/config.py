@@ -36,6 +36,7 @@ class Serving:
 
 def render(serving: Serving) -> str:
     """The text of config.pbtxt, read back and compared before it is returned.  Raises ConfigError."""
+    batching = serving.max_batch > 0
     blocks = [
         f"name: {_quote(serving.name)}",
         'backend: "python"',
@@ -45,8 +46,7 @@ def render(serving: Serving) -> str:
         *(_tensor("output", spec, ragged=None) for spec in serving.outputs),
         f"instance_group [ {{ count: {serving.instances} kind: KIND_CPU }} ]",
         "",
-        f"dynamic_batching {{ max_queue_delay_microseconds: {serving.delay_us} }}",
-        "",
+        *([f"dynamic_batching {{ max_queue_delay_microseconds: {serving.delay_us} }}", ""] * batching),
         *(_parameter(key, value) for key, value in serving.parameters.items()),
     ]
     text = "\n".join(blocks) + "\n"
@@ -63,8 +63,10 @@ def _tensor(field: str, spec: TensorSpec, ragged: bool | None) -> str:
         f"{field} [ {{",
         f"  name: {_quote(spec.name)}",
         f"  data_type: TYPE_{spec.datatype}",
-        f"  dims: [ {', '.join(str(size) for size in spec.shape)} ]",
+        f"  dims: [ {', '.join(str(size) for size in spec.shape or (1,))} ]",
     ]
+    if not spec.shape:  # a scalar an item: Triton allows no empty dims
+        lines.append("  reshape { shape: [ ] }")
     if spec.optional:
         lines.append("  optional: true")
     if ragged is not None:
@@ -87,6 +89,10 @@ def parse(text: str) -> Any:
         raise ConfigError(f"config.pbtxt is not a Triton model configuration: {why}") from None
 
 
+def _shape(tensor: Any) -> tuple[int, ...]:
+    return tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+
+
 def _prove(text: str, serving: Serving) -> None:
     got = parse(text)
     meant: dict[str, Any] = {
@@ -98,7 +104,7 @@ def _prove(text: str, serving: Serving) -> None:
         ],
         "output": [(s.name, f"TYPE_{s.datatype}", s.shape) for s in serving.outputs],
         "instance_group": [(serving.instances, "KIND_CPU")],
-        "delay": serving.delay_us,
+        "delay": serving.delay_us if serving.max_batch else 0,
         "parameters": dict(serving.parameters),
     }
     groups = type(got).DESCRIPTOR.fields_by_name["instance_group"].message_type.enum_types_by_name["Kind"]
@@ -108,10 +114,9 @@ def _prove(text: str, serving: Serving) -> None:
         "backend": got.backend,
         "max_batch_size": got.max_batch_size,
         "input": [
-            (i.name, types[i.data_type].name, tuple(i.dims), i.optional, i.allow_ragged_batch)
-            for i in got.input
+            (i.name, types[i.data_type].name, _shape(i), i.optional, i.allow_ragged_batch) for i in got.input
         ],
-        "output": [(o.name, types[o.data_type].name, tuple(o.dims)) for o in got.output],
+        "output": [(o.name, types[o.data_type].name, _shape(o)) for o in got.output],
         "instance_group": [(g.count, groups.values_by_number[g.kind].name) for g in got.instance_group],
         "delay": got.dynamic_batching.max_queue_delay_microseconds,
         "parameters": {key: value.string_value for key, value in got.parameters.items()},

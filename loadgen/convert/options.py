@@ -6,8 +6,12 @@ It must not know torch, ONNX or where models come from.
 import re
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from loadgen.records import LoadgenError
+
+PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
+QUANTIZED = ("int8", "fp8")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -17,11 +21,39 @@ class OptionError(LoadgenError):
 
 
 @dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """How a source is to be understood, where it does not say so itself.
+
+    `task` and `pooling` None: what its own files ask for.  `random_seed`: random weights in place of the files'.
+    `inputs` (a file) and `tensors` (texts) describe inputs as loadgen.convert.inputs reads them; `output` picks one
+    of several.  `trust_remote_code` runs Python code that lies in the source's folder.
+    """
+
+    task: str | None = None
+    pooling: str | None = None
+    random_seed: int | None = None
+    trust_remote_code: bool = False
+    inputs: Path | None = None
+    tensors: tuple[str, ...] = ()
+    output: str | None = None
+
+    def recorded(self) -> dict[str, object]:
+        """What was asked for, for the sidecar."""
+        told = {key: getattr(self, key) for key in self.__dataclass_fields__}
+        told |= {"inputs": self.inputs and self.inputs.name, "tensors": list(self.tensors)}
+        return {key: value for key, value in told.items() if value not in (None, False, [])}
+
+
+@dataclass(frozen=True, slots=True)
 class ConvertOptions:
     """Where the model goes and how it is served.  `max_length` None: what the model itself asks for.
 
     `threads` None: the runner shares the server's cores among its instances.  `replace` allows an
     existing version to be overwritten.
+
+    `precision` is one of loadgen.convert.precision's; `keep` names nodes or operators that stay FP32, and
+    `calibration` a profile, text or .npz file for int8 and fp8 (`skip_quant`: do without).  `check_served` asks a
+    server for answers before anything is published; `force` publishes what failed parity, with that verdict.
     """
 
     name: str
@@ -34,6 +66,13 @@ class ConvertOptions:
     max_length: int | None = None
     threads: int | None = None
     replace: bool = False
+    precision: str = "fp32"
+    keep: tuple[str, ...] = ()
+    calibration: Path | None = None
+    skip_quant: bool = False
+    check_served: bool = False
+    force: bool = False
+    source: SourceOptions = SourceOptions()
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -46,6 +85,23 @@ class ConvertOptions:
             value = getattr(self, key)
             if value is not None and value < low:
                 raise OptionError(f"{key} {value}: must be {low} or more")
+        self._check_precision()
+
+    def _check_precision(self) -> None:
+        if self.precision not in PRECISIONS:
+            raise OptionError(f"precision {self.precision!r}: allowed are {', '.join(PRECISIONS)}")
+        quantized = self.precision in QUANTIZED
+        if self.calibration is not None and not quantized:
+            raise OptionError(f"calibration is for {' and '.join(QUANTIZED)}; {self.precision} needs none")
+        if self.skip_quant and (not quantized or self.calibration is not None):
+            raise OptionError("skip-quant is for int8 and fp8 without calibration data")
+        if quantized and self.calibration is None and not self.skip_quant:
+            raise OptionError(
+                f"{self.precision} needs calibration data: give --calibration a traffic profile, a text or an "
+                ".npz file; or --skip-quant to store weights in 8 bits and leave the arithmetic FP32"
+            )
+        if self.keep and self.precision == "fp32":
+            raise OptionError("keep names what stays FP32; in fp32 everything does")
 
     @property
     def model_folder(self) -> Path:
@@ -57,8 +113,9 @@ class ConvertOptions:
         """Where this version's files are, once published."""
         return self.model_folder / str(self.version)
 
-    def recorded(self) -> dict[str, int | bool | None]:
+    def recorded(self) -> dict[str, Any]:
         """The options that decide what is published, for the sidecar: not where it goes."""
+        asked = self.source.recorded()
         return {
             "max_batch": self.max_batch,
             "delay_ns": self.delay_ns,
@@ -66,4 +123,16 @@ class ConvertOptions:
             "ragged": self.ragged,
             "max_length": self.max_length,
             "threads": self.threads,
+            **self._lowering(),
+            **({"source": asked} if asked else {}),
         }
+
+    def _lowering(self) -> dict[str, Any]:
+        if self.precision == "fp32":
+            return {}
+        told: dict[str, Any] = {
+            "keep": list(self.keep),
+            "calibration": self.calibration and self.calibration.name,
+        }
+        told["skip_quant"] = self.skip_quant
+        return {"precision": self.precision} | {key: value for key, value in told.items() if value}
