@@ -130,16 +130,24 @@ def check_workers(order: Order, plan: Plan) -> None:
 def check_file_limit(plan: Plan, order: Order) -> None:
     """Lifts the soft limit of open files; raises LoadgenError when even the hard one is too low.
 
-    HTTP/1.1 takes a connection a request in flight, shared out among the workers.
+    HTTP/1.1 takes a connection a request in flight, shared out among the workers: as many as a closed loop has
+    users, or as the cap lets an open loop have.  Without a cap nobody knows: what then finds no descriptor fails
+    by itself (transport.dial), and is counted.
     """
     allowed = raise_file_limit()
-    cap = order.profile.cap
+    if order.target.protocol != "http":
+        return
+    cap = order.profile.cap.in_flight if order.profile.cap else None
     users = max((p.users for p in plan.phases), default=0)
-    needed = -(-(min(users, cap.in_flight) if cap else users) // order.workers) + _FILES_OF_OURS
-    if order.target.protocol == "http" and needed > allowed:
+    most, what = (users if cap is None else min(users, cap)), f"{users} users"
+    if cap is not None and any(p.loop == "open" for p in plan.phases):
+        most, what = cap, f"a cap of {cap} requests in flight"
+    needed = -(-most // order.workers) + _FILES_OF_OURS
+    if needed > allowed:
+        needs = f"{what} over HTTP needs" if most == cap else f"{what} over HTTP need"
         raise LoadgenError(
-            f"{users} users over HTTP need {needed} open files in a process, this system allows {allowed} "
-            "(ulimit -Hn); raise that limit, use --workers, or gRPC"
+            f"{needs if most else 'a run needs'} {needed} open files in a process, this system allows {allowed} "
+            "(ulimit -Hn); raise that limit" + (", ask for fewer, use --workers, or gRPC" if most else "")
         )
 
 
