@@ -60,3 +60,17 @@ def test_more_than_the_limit_allows_is_refused_with_the_number(tmp_path, limit, 
     assert done.returncode == 2
     assert words in done.stderr
     assert not (tmp_path / "r").exists()
+
+
+@pytest.mark.parametrize("redirect", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_do_not_stop_a_run(profile, tmp_path, redirect):
+    out = tmp_path / "run"
+    with Mock() as mock:
+        done = shell("", "run", profile, "--target", mock.target, "--out", out, redirect=redirect)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((out / "summary.json").read_text())["total"]["counts"]["ok"] == 300
+
+
+@pytest.mark.parametrize("args", [["--help"], ["run", "nosuch.yaml"]])
+def test_the_exit_code_is_the_same_without_standard_streams(args):
+    assert shell("", *args, redirect="<&- >&- 2>&-").returncode == (2 if len(args) > 1 else 0)

@@ -70,7 +70,7 @@ def test_an_output_that_takes_nothing_is_told(folder):
         done = subprocess.run([sys.executable, "-m", "loadgen", "report", folder], stdout=full, stderr=subprocess.PIPE,
                               text=True, check=False)  # fmt: skip
     assert done.returncode == 3
-    assert "No space left" in done.stderr
+    assert done.stderr == "error: cannot write standard output: No space left on device\n"
     assert "Traceback" not in done.stderr
 
 
@@ -81,6 +81,29 @@ def test_a_reader_that_has_enough_does_not_change_the_exit_code(profile, tmp_pat
     assert done.returncode == 3
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr == ""
+
+
+def unread(args, both):
+    """The exit code of a command whose output, and with `both` its stderr, goes to a pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    to = writing if both else subprocess.DEVNULL
+    command = [sys.executable, "-m", "loadgen", *map(str, args)]
+    done = subprocess.run(command, stdout=writing, stderr=to, check=False)
+    os.close(writing)
+    return done.returncode
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_nobody_reading_changes_no_exit_code(folder, profile, tmp_path, both):
+    assert unread(["run", "nosuch.yaml"], both) == 2
+    assert unread(["report", folder], both) == 0
+    assert unread(["report", folder, "--json"], both) == 0
+    assert unread(["run", "--nosuch"], both) == 2
+    assert unread(["check", folder, "--objective", "latency p99 < 1ns"], both) == 1
+    with Mock(lambda _: (0.001, 200, None)) as mock:
+        assert unread(["run", profile, "--target", mock.target, "--out", tmp_path / "r"], both) == 0
+    assert (tmp_path / "r" / "summary.json").exists()
 
 
 def test_runs_that_begin_in_the_same_second_keep_out_of_each_others_way(profile, tmp_path):
