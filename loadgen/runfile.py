@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import struct
 import threading
 from collections import deque
@@ -374,6 +375,8 @@ class Run:
 def read_run(path: Path) -> Run:
     """Opens a run folder, also one cut short.  Raises LoadgenError if it is none or of a newer format."""
     info = _read_info(path)
+    if info.get("status") == "running" and _is_gone(info.get("client") or {}):
+        info["status"] = "killed"
     files, rows = [], 0
     for file in sorted(path.glob("records*.arrow")):
         batches, of_file = _whole_batches(file)
@@ -390,6 +393,19 @@ def read_run(path: Path) -> Run:
         for last in _whole_lines(file)[-1:]
     ]
     return Run(path, info, files, rows, _whole_lines(path / SERVER), beats)
+
+
+def _is_gone(client: dict[str, Any]) -> bool:
+    """Whether the process that sent is known to have ended: it ran on this machine, and there is none of its number."""
+    if client.get("pid") is None or client.get("host") != socket.gethostname():
+        return False
+    try:
+        os.kill(client["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # another user's
+        return False
+    return False
 
 
 def _worker(file: Path) -> int:

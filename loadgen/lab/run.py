@@ -228,7 +228,7 @@ class _Run:
             "server": server, "client": client_facts(), "first_request_ns": first, "cold_start": order.cold_start, "network": self.network, "doubts": [],
         }  # fmt: skip
         info["client"] |= {
-            "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
+            "pid": os.getpid(), "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
             "workers": order.workers, "transport": order.transport,
         }  # fmt: skip
         return RunFolder(self.path, info)
@@ -237,7 +237,7 @@ class _Run:
         info = folder.info
         origin_ns = info["origin_ns"] = MONOTONIC.now_ns()  # to lay other logs of this machine beside the run
         self.senders = self._make_senders(folder, models, origin_ns)
-        self._watch_signals()
+        self._watch_signals(folder)
         watch: asyncio.Task[None] | None = None
         watcher = self._start_watch(folder, origin_ns)
         try:
@@ -353,7 +353,7 @@ class _Run:
         with contextlib.suppress(LoadgenError) if self._fault() else contextlib.nullcontext():
             folder.save()
 
-    def _watch_signals(self) -> None:
+    def _watch_signals(self, folder: RunFolder) -> None:
         """First signal: stop sending, a short grace, write everything.  Second: quit at once."""
         loop = asyncio.get_running_loop()
 
@@ -363,7 +363,11 @@ class _Run:
                 for sender in self.senders:
                     if isinstance(sender, LocalSender):
                         sender.write_now()
-                sys.stderr.write("\ninterrupted twice: quit; records so far are kept\n")
+                folder.info["status"] = "interrupted"
+                with contextlib.suppress(LoadgenError):
+                    folder.save()
+                with contextlib.suppress(OSError):
+                    sys.stderr.write("\ninterrupted twice: quit; records so far are kept\n")
                 os._exit(130)
             self.order.say(
                 f"interrupted: waiting up to {_GRACE_S:.0f} s for requests in flight (again to quit at once)"

@@ -111,7 +111,7 @@ phases:
 """
 
 
-def test_a_worker_that_is_killed_leaves_a_valid_run_marked_as_such(tmp_path):
+def test_a_worker_that_is_killed_leaves_a_run_marked_as_such(tmp_path):
     path, out = tmp_path / "p.yaml", tmp_path / "run"
     path.write_text(LONG)
     with Mock() as mock:
@@ -123,7 +123,11 @@ def test_a_worker_that_is_killed_leaves_a_valid_run_marked_as_such(tmp_path):
     counts = summary["total"]["counts"]
     doubts = {d["code"]: d for d in summary["doubts"]}
     assert "worker_lost" in doubts, err
-    assert not doubts["worker_lost"]["invalidates"]
+    assert doubts["worker_lost"]["invalidates"]
+    assert f": {counts['never_sent']} of 800 planned requests (" in doubts["worker_lost"]["text"]
+    assert "other_clients" not in doubts
+    assert summary["total"]["offered_per_s"] == 200.0
+    assert process.returncode == 3
     assert counts["planned"] == 800
     assert 400 + 20 <= counts["ok"] < 700
     assert counts["sent"] == counts["ok"]  # the rest was planned and never sent
