@@ -242,6 +242,7 @@ class _Run:
         watcher = self._start_watch(folder, origin_ns)
         try:
             await asyncio.gather(*(sender.ready() for sender in self.senders))
+            self._tell_refused(info)
             watch = asyncio.get_running_loop().create_task(self._watch())
             if self.trace is not None:
                 await self.trace.begin()
@@ -270,6 +271,13 @@ class _Run:
                 asyncio.get_running_loop().remove_signal_handler(number)
         if fault := self._fault():
             raise fault
+
+    def _tell_refused(self, info: dict[str, Any]) -> None:
+        """What the person asked for and the system did not grant: at once on stderr, and among the doubts."""
+        for words in dict.fromkeys(words for sender in self.senders for words in sender.refused):
+            self.order.say(f"note: {words}")
+            hint = "other processes can delay sends: see P99 of lag; grant it, or leave the option out"
+            info["doubts"].append(asdict(Doubt("not_granted", f"the client is {words}", hint)))
 
     def _start_watch(self, folder: RunFolder, origin_ns: int) -> Watch | None:
         """Another process reads the server's counters along the run; none for what has no counters, or is short."""

@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from loadgen.runfile import read_run
-from tests.support.cli import loadgen, spawn
+from tests.support.cli import ROOT, loadgen, spawn
 from tests.support.kserve_mock import Mock
 
 PROFILE = """
@@ -208,3 +210,24 @@ def test_realtime_and_pinning_say_what_they_came_to(tmp_path):
     assert facts["pinning"] == f"pinned to {core}"
     assert facts["scheduling"].startswith(("SCHED_FIFO", "not real-time: "))
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_real_time_that_is_refused_is_told(tmp_path, workers):
+    path = tmp_path / "p.yaml"
+    path.write_text(LONG.replace("4s", "500ms"))
+    refuse = (  # for this process and its workers, whoever runs the test
+        "import os, sys\n"
+        "def refuse(pid, policy, param):\n"
+        "    if policy != os.SCHED_OTHER: raise PermissionError\n"
+        "os.sched_setscheduler = refuse\n"
+    )
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(refuse)
+    with Mock() as mock:
+        command = [sys.executable, "-m", "loadgen", "run", path, "--target", mock.target, "--out", tmp_path / "r",
+                   "--workers", workers, "--realtime"]  # fmt: skip
+        env = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path / 'site'}"}
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=env, check=False)
+    assert done.stderr.count("note: not real-time: not permitted") == 1, done.stderr
+    assert "the client is not real-time: not permitted" in " ".join(done.stdout.split())
