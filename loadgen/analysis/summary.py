@@ -24,7 +24,7 @@ from loadgen.analysis.watched import watched
 from loadgen.runfile import Run, read_run
 
 FORMAT = 1
-BURSTINESS = ("gap_cv", "dispersion", "largest_burst")  # of planned arrivals (loadgen.planstory)
+BURSTINESS = ("gap_cv", "dispersion", "bins", "largest_burst")  # of planned arrivals (loadgen.planstory)
 _GRAIN_NS = 2_000_000  # an event loop's timer may come that much before a phase's end
 POOLED = ("latency_ns", "service_ns", "lag_ns", "by_kind", "by_length", "errors")
 
@@ -144,7 +144,7 @@ def _phase(
         "duration_ns": told.get("duration_ns"),
         "span_ns": span.span_ns,
         "drain_ns": _drain_ns(told),
-        "plan": arrivals and {key: arrivals[key] for key in BURSTINESS},
+        "plan": arrivals and {key: arrivals.get(key) for key in BURSTINESS},
         "counts": {"planned": planned, **found, **unknown, **_never_sent(planned, found, told)},
         "offered_per_s": per_s(*asked),
         "achieved_per_s": per_s(float(span.share.sum()), span.span_ns),

@@ -51,7 +51,8 @@ class Evidence:
             for told in (self.info["phases"][i] for i in measured_phases(self.info))
             if told["loop"] == "closed"
             and told.get("duration_ns")
-            and (told.get("load_end_ns") or 0) - (told.get("start_ns") or 0) < (1 - MOST_LOST) * told["duration_ns"]
+            and (told.get("load_end_ns") or 0) - (told.get("start_ns") or 0)
+            < (1 - MOST_LOST) * told["duration_ns"]
         ]
         return bool(short) or counts.get("never_sent", 0) > MOST_LOST * counts["planned"]
 

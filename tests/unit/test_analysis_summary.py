@@ -256,18 +256,26 @@ def test_a_killed_run_is_a_measurement_when_it_had_sent_its_plan(tmp_path):
 def test_a_lost_worker_takes_nothing_from_what_was_asked(tmp_path, lost, valid):
     """Timers come up to a millisecond early: the phase is whole all the same."""
     told = phase(planned=1000, load_end_ns=10 * S - MS)
-    doubt = {"code": "worker_lost", "text": "1 of 2 workers ended before the run did: what they had", "hint": "h"}
+    doubt = {
+        "code": "worker_lost",
+        "text": "1 of 2 workers ended before the run did: what they had",
+        "hint": "h",
+    }
     found = summarise(build(tmp_path / "run", steady(1000 - lost), [told], doubts=[doubt]))
     assert found["total"]["offered_per_s"] == 100.0
     assert found["total"]["counts"]["never_sent"] == lost
     [shown] = [d for d in found["doubts"] if d["code"] == "worker_lost"]
-    assert shown["text"].startswith(f"1 of 2 workers ended before the run did: {lost} of 1000 planned requests (")
+    assert shown["text"].startswith(
+        f"1 of 2 workers ended before the run did: {lost} of 1000 planned requests ("
+    )
     assert (shown["invalidates"], found["valid"]) == (not valid, valid)
 
 
 def test_a_timed_closed_loop_that_was_killed_early_is_no_result(tmp_path):
     told = running(loop="closed", users=2)
-    path = build(tmp_path / "run", steady(400, span=4 * S), [told], status="running", beats=[beat(4 * S, 400, 400)])
+    path = build(
+        tmp_path / "run", steady(400, span=4 * S), [told], status="running", beats=[beat(4 * S, 400, 400)]
+    )
     assert summarise(path)["valid"] is False
 
 
@@ -278,7 +286,13 @@ def test_a_run_whose_process_is_gone_was_killed(tmp_path):
         ({"host": here, "pid": os.getpid()}, "running"),
         ({"host": "elsewhere", "pid": gone}, "running"),
     ):
-        path = build(tmp_path / f"{len(list(tmp_path.iterdir()))}", [], [running(planned=9)], status="running", client=client)
+        path = build(
+            tmp_path / f"{len(list(tmp_path.iterdir()))}",
+            [],
+            [running(planned=9)],
+            status="running",
+            client=client,
+        )
         found = summarise(path)
         assert found["run"]["status"] == status
         assert ("the run was killed" in found["doubts"][0]["text"]) == (status == "killed")
