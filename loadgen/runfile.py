@@ -423,9 +423,11 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
         return lines
     for line in text.splitlines():
         try:
-            lines.append(json.loads(line))
+            told = json.loads(line)
         except ValueError:
             break
+        if isinstance(told, dict):  # anything else is none of ours
+            lines.append(told)
     return lines
 
 

@@ -7,17 +7,29 @@ heavy is imported before the first `try`.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import sys
 
 TRACE = "LOADGEN_TRACE"
-_OF_THE_MACHINE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS, errno.EMFILE, errno.ENFILE)
+_OF_THE_MACHINE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EROFS,
+    errno.EMFILE,
+    errno.ENFILE,
+)
 
 
 def main() -> None:
     """Runs the command line and exits."""
     _open_standard_streams()
+    os.environ.setdefault(
+        "GRPC_ENABLE_FORK_SUPPORT", "0"
+    )  # we only start programs; it talks on stderr about that
     try:
         code = _call()
     except KeyboardInterrupt:
@@ -36,7 +48,7 @@ def _open_standard_streams() -> None:
         except OSError:
             os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
         if getattr(sys, name) is None:
-            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: PTH123, SIM115
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
 def _tell(text: str) -> None:
@@ -56,7 +68,7 @@ def _flushed(code: int) -> int:
         except OSError as why:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
             if not isinstance(why, BrokenPipeError) and stream is sys.stdout:
-                code = _of_machine(why) if not code else code
+                code = code or _of_machine(why)
     return code
 
 
@@ -83,10 +95,8 @@ def _call() -> int:
     except Exception as why:  # the last door: a fault of ours, or of the machine
         show = getattr(why, "show", None)
         if show is not None:  # click's usage errors; newer versions of typer bring a copy of click along
-            try:
+            with contextlib.suppress(OSError):
                 show()
-            except OSError:
-                pass
             return int(getattr(why, "exit_code", 2))
         if os.environ.get(TRACE):
             raise

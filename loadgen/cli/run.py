@@ -153,11 +153,14 @@ def conclude(
     from loadgen.report.text import print_summary
     from loadgen.report.write import write_reports
 
-    summary = write_reports(path)
+    failed: list[LoadgenError] = []
+    summary = write_reports(path, failed=failed.append)
     code = 130 if interrupted else (judge or exit_code)(summary)
     with printed():
         if as_json:
             typer.echo(json.dumps({"run": str(path), **summary}, indent=1))
         else:
-            print_summary(summary, Console(highlight=False), path)
+            print_summary(summary, Console(highlight=False), None if failed else path)
+    if failed and not interrupted:
+        raise failed[0]
     raise typer.Exit(code)

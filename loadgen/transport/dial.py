@@ -25,7 +25,9 @@ _FREE = 2  # failures in a row that are put down to chance
 _FIRST_NS, _LONGEST_NS = 10_000_000, 1_000_000_000  # how long nobody dials after that: doubles up to this
 _HANDSHAKES = 4  # round trips, at most
 _RACE_NS, _LONGEST_RACE_NS = 10_000_000, 100_000_000
-_KEPT_FILES = 32  # descriptors that no connection takes: the run's own files, reports and statistics need them
+_KEPT_FILES = (
+    32  # descriptors that no connection takes: the run's own files, reports and statistics need them
+)
 
 
 class Via(NamedTuple):

@@ -56,7 +56,9 @@ def test_requests_that_find_no_descriptor_are_counted_and_the_run_ends(profile, 
 def test_more_than_the_limit_allows_is_refused_with_the_number(tmp_path, limit, cap, words):
     path = tmp_path / "p.yaml"
     path.write_text(PROFILE % cap)
-    done = shell(f"ulimit -n {limit}; ", "run", path, "--target", "http://127.0.0.1:9", "--out", tmp_path / "r")
+    done = shell(
+        f"ulimit -n {limit}; ", "run", path, "--target", "http://127.0.0.1:9", "--out", tmp_path / "r"
+    )
     assert done.returncode == 2
     assert words in done.stderr
     assert not (tmp_path / "r").exists()
