@@ -31,7 +31,7 @@ class Arrivals:
     """How bursty due times are.
 
     `gap_cv` is the standard deviation of gaps over their mean: 0 even, 1 Poisson.  `dispersion` is the variance
-    over the mean of the counts in whole bins of `bin_ns` (a second, or a twentieth of a shorter phase): 0 even,
+    over the mean of the counts in `bins` whole bins of `bin_ns` (a second, or a twentieth of a shorter phase): 0 even,
     1 Poisson at a constant rate; a rate that changes adds its own to both.  `peak_per_s` is the fullest bin's,
     which begins at `peak_at_ns`.  `largest_burst` are the most arrivals due at one instant, and
     `share_an_instant` how many are not alone at theirs.  None: too few arrivals to tell.
@@ -40,6 +40,7 @@ class Arrivals:
     gap_cv: float | None
     dispersion: float | None
     bin_ns: int
+    bins: int
     peak_per_s: float
     peak_at_ns: int
     largest_burst: int
@@ -155,6 +156,7 @@ def arrivals_of(phase: PhasePlan) -> Arrivals | None:
         # whole numbers throughout: even arrivals have exactly 0
         dispersion=(squares * whole - total**2) / ((whole - 1) * total) if whole > 1 and total else None,
         bin_ns=bin_ns,
+        bins=whole,
         peak_per_s=peak / (bin_ns * 1e-9),
         peak_at_ns=peak_at,
         largest_burst=largest,

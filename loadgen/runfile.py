@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import re
+import socket
 import struct
 import threading
 from collections import deque
@@ -374,6 +375,8 @@ class Run:
 def read_run(path: Path) -> Run:
     """Opens a run folder, also one cut short.  Raises LoadgenError if it is none or of a newer format."""
     info = _read_info(path)
+    if info.get("status") == "running" and _is_gone(info.get("client") or {}):
+        info["status"] = "killed"
     files, rows = [], 0
     for file in sorted(path.glob("records*.arrow")):
         batches, of_file = _whole_batches(file)
@@ -392,6 +395,19 @@ def read_run(path: Path) -> Run:
     return Run(path, info, files, rows, _whole_lines(path / SERVER), beats)
 
 
+def _is_gone(client: dict[str, Any]) -> bool:
+    """Whether the process that sent is known to have ended: it ran on this machine, and there is none of its number."""
+    if client.get("pid") is None or client.get("host") != socket.gethostname():
+        return False
+    try:
+        os.kill(client["pid"], 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # another user's
+        return False
+    return False
+
+
 def _worker(file: Path) -> int:
     """Of records-1.arrow and progress-1.jsonl 1, of records.arrow and progress.jsonl 0."""
     number = file.stem.rpartition("-")[2]
@@ -407,9 +423,11 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
         return lines
     for line in text.splitlines():
         try:
-            lines.append(json.loads(line))
+            told = json.loads(line)
         except ValueError:
             break
+        if isinstance(told, dict):  # anything else is none of ours
+            lines.append(told)
     return lines
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from loadgen.analysis.frame import Frame, measured_phases
 from loadgen.analysis.percentiles import quantile
-from loadgen.records import Doubt
+from loadgen.records import Doubt, Outcome
 from loadgen.units import show_ns
 
 LATE_NS = 10_000_000
@@ -68,19 +68,25 @@ def doubts(info: dict[str, Any], measured: list[tuple[dict[str, Any], Frame]]) -
     for told, rows in measured:
         sent = rows.where(rows.sent)
         if len(sent):
-            found += _late(told, sent, info.get("cap", {}).get("in_flight"))
+            refused = np.isin(rows.outcome, (Outcome.CONNECT, Outcome.CLIENT)) & ~rows.sent
+            cap = info.get("cap", {}).get("in_flight")
+            found += _late(told, sent, cap, int(np.count_nonzero(refused)))
             bound = _client_bound(told, rows, workers)
             found += bound or _client_time(told, rows)
     return found
 
 
-def _late(told: dict[str, Any], sent: Frame, cap: int | None) -> list[Doubt]:
-    """Waits are counted where they arise; only lateness that they do not explain is the client's own."""
+def _late(told: dict[str, Any], sent: Frame, cap: int | None, refused: int) -> list[Doubt]:
+    """Waits are counted where they arise; only lateness that they do not explain is the client's own.
+
+    `refused`: requests that waited for a connection and got none; they were never sent, and are errors.
+    """
     if told["loop"] != "open":
         return []
     lags = sent.lag_ns
     lag, service = quantile(lags, 0.99) or 0, quantile(sent.service_ns, 0.5) or 0
-    at_cap, for_conn = told.get("cap_waits") or 0, told.get("conn_waits") or 0
+    at_cap = told.get("cap_waits") or 0
+    for_conn = min(max((told.get("conn_waits") or 0) - refused, 0), len(sent))
     found, name = [], told["name"]
     if at_cap:
         asked = max(told.get("planned") or 0, len(sent))
@@ -96,7 +102,7 @@ def _late(told: dict[str, Any], sent: Frame, cap: int | None) -> list[Doubt]:
             f"phase {name}: {for_conn} of {len(sent)} requests waited for a connection to be opened; "
             f"P99 of lag {show_ns(lag)}"
         )
-        hint = "the server took that long to accept or to shake hands: latency counts it, service does not"
+        hint = "connections took that long to be accepted, to shake hands or to be free: latency counts it, service does not"
         found.append(Doubt("connection_waits", text, hint))
     waited = at_cap + for_conn
     rest = (quantile(np.sort(lags)[: max(0, lags.size - waited)], 0.99) or 0) if waited else lag

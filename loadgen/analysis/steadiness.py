@@ -74,11 +74,17 @@ def _not_sustained(
         return []
     text = (
         f"phase {told['name']}: {after:.0f} requests were waiting or in flight when the load ended, {before:.0f} in "
-        f"the middle of it; {figures['achieved_per_s'] or 0:.1f} of {figures['offered_per_s'] or 0:.1f} requests/s "
+        f"the middle of it; {_per_s(figures['achieved_per_s'])} of {_per_s(figures['offered_per_s'])} requests/s "
         "asked were answered"
     )
     hint = "a queue was building up: latencies here grow with the length of the phase"
     return [Doubt("not_sustained", text, hint)]
+
+
+def _per_s(rate: float | None) -> str:
+    """Three digits or more."""
+    rate = rate or 0.0
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"  # noqa: PLR2004 - digits
 
 
 def _same_ends(due: Ints, start: int, end: int) -> bool:

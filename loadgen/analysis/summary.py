@@ -24,7 +24,8 @@ from loadgen.analysis.watched import watched
 from loadgen.runfile import Run, read_run
 
 FORMAT = 1
-BURSTINESS = ("gap_cv", "dispersion", "largest_burst")  # of planned arrivals (loadgen.planstory)
+BURSTINESS = ("gap_cv", "dispersion", "bins", "largest_burst")  # of planned arrivals (loadgen.planstory)
+_GRAIN_NS = 2_000_000  # an event loop's timer may come that much before a phase's end
 POOLED = ("latency_ns", "service_ns", "lag_ns", "by_kind", "by_length", "errors")
 
 
@@ -119,7 +120,7 @@ def _asked(frame: Frame, told: dict[str, Any], span: Window) -> Asked:
     start, end, duration = told.get("start_ns"), told.get("load_end_ns"), told.get("duration_ns")
     if start is None or end is None:
         return 0, None
-    if duration is None or end - start < duration or told.get("planned") is None:
+    if duration is None or end - start < duration - _GRAIN_NS or told.get("planned") is None:
         due = int(np.count_nonzero(frame.due_ns < end)) + (told.get("unknown") or 0)
         return due, (end - start) or None
     return told["planned"], duration
@@ -143,8 +144,8 @@ def _phase(
         "duration_ns": told.get("duration_ns"),
         "span_ns": span.span_ns,
         "drain_ns": _drain_ns(told),
-        "plan": arrivals and {key: arrivals[key] for key in BURSTINESS},
-        "counts": {"planned": planned, **found, **unknown},
+        "plan": arrivals and {key: arrivals.get(key) for key in BURSTINESS},
+        "counts": {"planned": planned, **found, **unknown, **_never_sent(planned, found, told)},
         "offered_per_s": per_s(*asked),
         "achieved_per_s": per_s(float(span.share.sum()), span.span_ns),
         "items_per_s": per_s(float((span.share * frame.items).sum()), span.span_ns),
@@ -153,6 +154,12 @@ def _phase(
             key: told.get(key) for key in ("max_in_flight", "cap_waits", "conn_waits", "resent", "reconnects")
         },
     }
+
+
+def _never_sent(planned: int, found: dict[str, int], told: dict[str, Any]) -> dict[str, int]:
+    """What was planned and neither sent, dropped nor on its way: of a run cut short, or of a worker lost."""
+    n = planned - found["tried"] - found["dropped"] - (told.get("unknown") or 0)
+    return {"never_sent": n} if n > 0 else {}
 
 
 def _drain_ns(told: dict[str, Any]) -> int | None:
@@ -175,7 +182,7 @@ def _total(
     begun = [(n, ns) for n, ns in asked if ns]  # what never began was never asked
     offered = per_s(sum(n for n, _ in begun), sum(ns for _, ns in begun))
     counted = [phase["counts"] for phase in phases]
-    unknown = sum(counts.get("unknown", 0) for counts in counted)
+    at_the_end = {key: sum(counts.get(key, 0) for counts in counted) for key in ("unknown", "never_sent")}
     only = len(parts) == 1  # then pooling is repeating
     details = {key: phases[0][key] for key in POOLED} if only else figures.details(frame, kinds)
     drains = [phase["drain_ns"] for phase in phases if phase["drain_ns"] is not None]
@@ -186,7 +193,7 @@ def _total(
         "counts": {
             "planned": sum(counts["planned"] for counts in counted),
             **figures.counts(frame),
-            **({"unknown": unknown} if unknown else {}),
+            **{key: n for key, n in at_the_end.items() if n},
         },
         "offered_per_s": offered,
         "achieved_per_s": per_s(sum(float(one.share.sum()) for one in spans), span),

@@ -42,6 +42,29 @@ class Evidence:
             if self.info["phases"][i].get("start_ns") is not None
         ]
 
+    @property
+    def cut(self) -> bool:
+        """Whether more than MOST_LOST of the plan was never sent; of a timed closed loop, of its time."""
+        counts = self.total["counts"]
+        short = [
+            told
+            for told in (self.info["phases"][i] for i in measured_phases(self.info))
+            if told["loop"] == "closed"
+            and told.get("duration_ns")
+            and (told.get("load_end_ns") or 0) - (told.get("start_ns") or 0)
+            < (1 - MOST_LOST) * told["duration_ns"]
+        ]
+        return bool(short) or counts.get("never_sent", 0) > MOST_LOST * counts["planned"]
+
+    @property
+    def incomplete(self) -> bool:
+        """Whether requests were sent of which there is no record: by a lost worker, a killed run, on a full disk."""
+        return (
+            self.info.get("status") not in ("finished", "interrupted")
+            or any(doubt.get("code") == "worker_lost" for doubt in self.info.get("doubts", []))
+            or any("seen_ns" in told or told.get("unknown") for told, _, _ in self.measured)
+        )
+
 
 def doubts(
     info: dict[str, Any],
@@ -71,6 +94,7 @@ def doubts(
         _relay,
     )
     client = clientside.doubts(info, [(told, rows) for told, _, rows in evidence.measured])
+    told = [_worker_lost(doubt, total["counts"]) if doubt.code == "worker_lost" else doubt for doubt in told]
     found = told + [doubt for rule in rules for doubt in rule(evidence)] + client
     return list(dict.fromkeys(found))
 
@@ -82,41 +106,55 @@ def _ended(seen: Evidence) -> list[Doubt]:
     status, counts = seen.info.get("status"), seen.total["counts"]
     ends = [told.get("unknown", 0) for told, _, _ in seen.measured]
     on_the_way = sum(n or 0 for n in ends)
-    lost = counts["planned"] - counts["tried"] - counts["dropped"] - on_the_way
+    lost = counts.get("never_sent", 0)
     unsent = f"; {lost} of {counts['planned']} planned requests were never sent" if lost > 0 else ""
     if status == "interrupted":
-        return [_interrupted(counts, unsent)]
-    if status == "running":
-        return [_unfinished(counts, None if None in ends else on_the_way, unsent)]
+        return [_interrupted(counts, on_the_way, unsent)]
+    if status in ("running", "killed"):
+        return [_unfinished(seen, None if None in ends else on_the_way, unsent)]
     if status == "failed":
         return [Doubt("run_failed", f"the run broke off{unsent}", "see the other doubts and repeat it", True)]
     return []
 
 
-def _interrupted(counts: dict[str, int], unsent: str) -> Doubt:
+def _worker_lost(doubt: Doubt, counts: dict[str, int]) -> Doubt:
+    """With how many were never sent; an open plan with a gap is not the plan."""
+    lost, planned = counts.get("never_sent", 0), counts["planned"]
+    if not lost:
+        return doubt
+    text = f"{doubt.text.partition(':')[0]}: {lost} of {planned} planned requests ({_percent(lost / planned)}) were never sent"
+    return Doubt(doubt.code, text, doubt.hint, lost > MOST_LOST * planned)
+
+
+def _interrupted(counts: dict[str, int], on_the_way: int, unsent: str) -> Doubt:
+    """`on_the_way`: in flight when a second interrupt ended everything at once."""
     hint = "the figures are of what was sent until then; run to the end to compare with other runs"
     cancelled = counts.get("cancelled", 0)
-    asked = answered(counts) + counts["dropped"] + cancelled
+    asked = answered(counts) + counts["dropped"] + cancelled + on_the_way
     given_up = (
         f": {cancelled} of {asked} requests due ({_percent(cancelled / asked)}) were given up"
         if cancelled
         else ""
     )
-    text = f"the run was interrupted{given_up}{unsent}"
-    return Doubt("interrupted", text, hint, cancelled > MOST_LOST * asked)
+    unknown = f"; how {on_the_way} of {asked} requests due ended is not known" if on_the_way else ""
+    text = f"the run was interrupted{given_up}{unknown}{unsent}"
+    return Doubt("interrupted", text, hint, cancelled + on_the_way > MOST_LOST * asked)
 
 
-def _unfinished(counts: dict[str, int], on_the_way: int | None, unsent: str) -> Doubt:
+def _unfinished(seen: Evidence, on_the_way: int | None, unsent: str) -> Doubt:
     """`on_the_way`: requests of whose end nothing is known; None: nor how many they were."""
-    hint = "if it still runs, wait; if it was killed, nothing is known after its last sign of life"
+    counts, killed = seen.total["counts"], seen.info.get("status") == "killed"
+    what = "the run was killed" if killed else "the run has not been closed"
+    hint = "nothing is known after its last sign of life: repeat it"
+    if not killed:
+        hint = "if it still runs, wait; if it was killed, nothing is known after its last sign of life"
     if on_the_way is None:
-        text = f"the run has not been closed, and how many requests were on their way is not known{unsent}"
+        text = f"{what}, and how many requests were on their way is not known{unsent}"
         return Doubt("unfinished", text, hint, True)
     asked = answered(counts) + counts["dropped"] + counts.get("cancelled", 0) + on_the_way
     how = f": how {on_the_way} of {asked} requests due ended is not known" if on_the_way else ""
-    return Doubt(
-        "unfinished", f"the run has not been closed{how}{unsent}", hint, on_the_way > MOST_LOST * asked
-    )
+    invalid = seen.cut or on_the_way > MOST_LOST * asked
+    return Doubt("unfinished", f"{what}{how}{unsent}", hint, invalid)
 
 
 def _unknown_ends(seen: Evidence) -> list[Doubt]:
@@ -218,7 +256,7 @@ def _server(seen: Evidence) -> list[Doubt]:
         for one in seen.server["reset_phases"]
     ]  # fmt: skip
     counted, sent = seen.server["request_count"], seen.total["counts"]["sent"]
-    if counted is not None and not seen.server["resets"]:
+    if counted is not None and not seen.server["resets"] and not seen.incomplete:
         more = counted - sent - sum(told.get("resent") or 0 for told, _, _ in seen.measured)
         if more > max(2, 0.01 * sent):
             text = f"the server counted {counted} requests while this run sent {sent}: {more} were another client's"

@@ -10,6 +10,7 @@ import typer
 
 from loadgen.cli import bench_engine
 from loadgen.cli.progress import Progress
+from loadgen.records import LoadgenError
 
 app = typer.Typer(help="Measure the client itself, or a model's runtimes.", no_args_is_help=True)
 
@@ -42,13 +43,20 @@ def client(
         for protocol in ("http", "grpc"):
             progress.say(f"sending over {protocol} for {seconds:g} s")
             found.append(measure_ceiling(protocol, seconds))
-    path = store_ceilings(found)
+    path, failed = None, None
+    try:
+        path = store_ceilings(found)
+    except LoadgenError as why:  # the figures are told all the same
+        failed = why
     if as_json:
-        typer.echo(json.dumps({"stored": str(path), "ceilings": [asdict(c) for c in found]}, indent=1))
-        return
-    for c in found:
+        stored = path and str(path)
+        typer.echo(json.dumps({"stored": stored, "ceilings": [asdict(c) for c in found]}, indent=1))
+    for c in () if as_json else found:
         typer.echo(
             f"{c.protocol:5} {c.per_s:9,.0f} requests/s  {c.cpu_ns_per_request / 1e3:6.1f} us CPU a request"
             f"  ({c.requests:,} requests, 32 users, one worker)"
         )
-    typer.echo(f"stored in {path}")
+    if failed is not None:
+        raise type(failed)(f"the figures are not stored for later runs: {failed}")
+    if not as_json:
+        typer.echo(f"stored in {path}")

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from loadgen.cli.demo import Protocol
+from loadgen.cli.output import printed
 from loadgen.cli.progress import Progress
 from loadgen.cli.quick import numpy_without_threads
 from loadgen.records import LoadgenError
@@ -141,10 +142,11 @@ def _show(cold: dict[str, Any], path: Path, *, as_json: bool) -> None:
     from loadgen.analysis.coldstart import summarise
     from loadgen.report.coldstart import print_coldstart
 
-    if as_json:
-        typer.echo(_dumps({"folder": str(path), **_whole(cold)}), nl=False)
-    else:
-        print_coldstart(cold, summarise(cold), Console(highlight=False), path)
+    with printed():
+        if as_json:
+            typer.echo(_dumps({"folder": str(path), **_whole(cold)}), nl=False)
+        else:
+            print_coldstart(cold, summarise(cold), Console(highlight=False), path)
 
 
 def _dumps(value: dict[str, Any]) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from loadgen.cli.output import stderr_console
 from loadgen.records import LoadgenError
 from loadgen.units import UnitError, parse_duration, show_bytes
 
@@ -97,7 +98,6 @@ def convert(
 
     Example: loadgen convert minilm --max-batch 16 --delay 2ms
     """
-    from rich.console import Console
     from rich.markup import escape
 
     from loadgen.convert.convert import convert as run_convert
@@ -134,7 +134,7 @@ def convert(
             output=output,
         ),
     )
-    progress = Console(stderr=True)
+    progress = stderr_console()
     start = time.monotonic()
 
     def step(text: str) -> None:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from loadgen.cli.output import printed
 from loadgen.records import LoadgenError
 
 
@@ -52,13 +53,14 @@ def lint(
     found = unfit(
         message, asked, stories, cores=allowed, where=str(profile), engine_rows=_rows(engine, config)
     )
-    if as_json:
-        typer.echo(json.dumps([asdict(one) for one in found], indent=1))
-    else:
-        for one in found:
-            typer.echo(f"{one.code}: {one.text}\n    see it: {one.show}")
-        if not found:
-            typer.echo(f"{message.name}: nothing found against {profile}")
+    with printed():
+        if as_json:
+            typer.echo(json.dumps([asdict(one) for one in found], indent=1))
+        else:
+            for one in found:
+                typer.echo(f"{one.code}: {one.text}\n    see it: {one.show}")
+            if not found:
+                typer.echo(f"{message.name}: nothing found against {profile}")
     raise typer.Exit(1 if found else 0)
 
 

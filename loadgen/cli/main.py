@@ -1,29 +1,80 @@
 """The console script: errors become one line and an exit code.
 
 Exit codes: 0 ok, 1 an objective was missed, 2 usage (nothing was sent), 3 the measurement is not valid or
-something broke, 130 interrupted.  Nothing heavy is imported before the first `try`.
+something broke, 130 interrupted; who reads what we print, or stops reading, changes none of them.  Nothing
+heavy is imported before the first `try`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import os
 import sys
 
 TRACE = "LOADGEN_TRACE"
+_OF_THE_MACHINE = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EROFS,
+    errno.EMFILE,
+    errno.ENFILE,
+)
 
 
 def main() -> None:
     """Runs the command line and exits."""
+    _open_standard_streams()
+    os.environ.setdefault(
+        "GRPC_ENABLE_FORK_SUPPORT", "0"
+    )  # we only start programs; it talks on stderr about that
     try:
         code = _call()
-        sys.stdout.flush()
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted\n")
+        _tell("interrupted\n")
         code = 130
-    except BrokenPipeError:  # `loadgen report | head`: the reader had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except (BrokenPipeError, SystemExit):  # `loadgen report | head`: the reader had enough; rich exits of it
         code = 0
-    sys.exit(code)
+    sys.exit(_flushed(code))
+
+
+def _open_standard_streams() -> None:
+    """A parent may have closed 0, 1 or 2: the next file opened would take its place, and event loops abort."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest free number, which is this one
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+def _tell(text: str) -> None:
+    """On stderr, if anybody reads it."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except OSError:
+        return
+
+
+def _flushed(code: int) -> int:
+    """What is still to be written goes out or is let go: Python would end with a code of its own (120)."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as why:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+            if not isinstance(why, BrokenPipeError) and stream is sys.stdout:
+                code = code or _of_machine(why)
+    return code
+
+
+def _of_machine(why: OSError) -> int:
+    _tell(f"error: cannot write {why.filename or 'standard output'}: {why.strerror}\n")
+    return 3
 
 
 def _call() -> int:
@@ -37,18 +88,21 @@ def _call() -> int:
     except typer.Abort as why:
         raise KeyboardInterrupt from why
     except LoadgenError as why:
-        sys.stderr.write(f"error: {why}\n")
+        _tell(f"error: {why}\n")
         return why.exit_code
     except (BrokenPipeError, KeyboardInterrupt):
         raise
-    except Exception as why:  # the last door: a fault of ours, or of the machine (standard output is full)
+    except Exception as why:  # the last door: a fault of ours, or of the machine
         show = getattr(why, "show", None)
         if show is not None:  # click's usage errors; newer versions of typer bring a copy of click along
-            show()
+            with contextlib.suppress(OSError):
+                show()
             return int(getattr(why, "exit_code", 2))
         if os.environ.get(TRACE):
             raise
-        sys.stderr.write(f"error: {type(why).__name__}: {why} (a fault in loadgen; {TRACE}=1 shows where)\n")
+        if isinstance(why, OSError) and why.errno in _OF_THE_MACHINE:
+            return _of_machine(why)
+        _tell(f"error: {type(why).__name__}: {why} (a fault in loadgen; {TRACE}=1 shows where)\n")
         return 3
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
@@ -19,9 +20,15 @@ class Progress:
         self._written, self._open = 0.0, False
 
     def say(self, text: str) -> None:
-        """Shows one line."""
+        """Shows one line; once nobody reads them, no more."""
         if self._quiet:
             return
+        try:
+            self._show(text)
+        except OSError:
+            self._quiet = True
+
+    def _show(self, text: str) -> None:
         if self._tty:
             width = shutil.get_terminal_size().columns - 1
             sys.stderr.write("\r\x1b[K" + text[:width])
@@ -42,5 +49,6 @@ class Progress:
     def __exit__(
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._open:
-            sys.stderr.write("\n")
+        if self._open and not self._quiet:
+            with contextlib.suppress(OSError):
+                sys.stderr.write("\n")

@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from loadgen.cli.output import printed
+from loadgen.records import LoadgenError
+
 
 def report(
     run: Annotated[Path, typer.Argument(help="A run folder, e.g. runs/20260102T030405-steady.")],
@@ -19,12 +22,16 @@ def report(
     """
     from loadgen.report.write import dumps, write_reports
 
-    summary = write_reports(run, html)
-    if as_json:
-        typer.echo(dumps(summary), nl=False)
-        return
-    from rich.console import Console
+    failed: list[LoadgenError] = []
+    summary = write_reports(run, html, failed.append)
+    with printed():
+        if as_json:
+            typer.echo(dumps(summary), nl=False)
+        else:
+            from rich.console import Console
 
-    from loadgen.report.text import print_summary
+            from loadgen.report.text import print_summary
 
-    print_summary(summary, Console(highlight=False), html or run)
+            print_summary(summary, Console(highlight=False), None if failed else html or run)
+    if failed:
+        raise failed[0]

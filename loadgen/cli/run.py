@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import sys
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from loadgen.cli.output import printed
 from loadgen.cli.progress import Progress
 from loadgen.cli.quick import numpy_without_threads
 from loadgen.records import LoadgenError
@@ -153,13 +153,14 @@ def conclude(
     from loadgen.report.text import print_summary
     from loadgen.report.write import write_reports
 
-    summary = write_reports(path)
+    failed: list[LoadgenError] = []
+    summary = write_reports(path, failed=failed.append)
     code = 130 if interrupted else (judge or exit_code)(summary)
-    # `loadgen run ... | head`: rich ends a broken pipe with SystemExit(1); the run's own code is to tell
-    with contextlib.suppress(BrokenPipeError, SystemExit):
+    with printed():
         if as_json:
             typer.echo(json.dumps({"run": str(path), **summary}, indent=1))
         else:
-            print_summary(summary, Console(highlight=False), path)
-        sys.stdout.flush()
+            print_summary(summary, Console(highlight=False), None if failed else path)
+    if failed and not interrupted:
+        raise failed[0]
     raise typer.Exit(code)

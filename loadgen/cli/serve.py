@@ -30,9 +30,9 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 def _say(line: str) -> None:
-    from rich.console import Console
+    from loadgen.cli.output import stderr_console
 
-    Console(stderr=True).print(line, markup=False, highlight=False, soft_wrap=True, style="dim")
+    stderr_console().print(line, markup=False, highlight=False, soft_wrap=True, style="dim")
 
 
 @app.command()

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from loadgen.cli.output import printed
 from loadgen.cli.progress import Progress
 from loadgen.cli.quick import numpy_without_threads
 
@@ -141,11 +142,12 @@ def _told(folder: Path, as_json: bool) -> dict[str, Any]:
     result = read_sweep(folder)
     write_atomic(folder / RESULT, dumps(result))
     write_atomic(folder / PAGE, render_sweep(result))
-    if as_json:
-        typer.echo(json.dumps(result, indent=1))
-    else:
-        from rich.console import Console
+    with printed():
+        if as_json:
+            typer.echo(json.dumps(result, indent=1))
+        else:
+            from rich.console import Console
 
-        print_sweep(result, Console(highlight=False))
-        typer.echo(f"\n{folder / PAGE}")
+            print_sweep(result, Console(highlight=False))
+            typer.echo(f"\n{folder / PAGE}")
     return result

@@ -35,7 +35,10 @@ def go_realtime() -> str:
 def leave_realtime() -> None:
     """Back to ordinary scheduling: reports are not urgent."""
     if hasattr(os, "sched_setscheduler"):
-        os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        try:
+            os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
+        except PermissionError:  # who got it by `ulimit -r` may leave, not take back the reset on fork
+            os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
 
 
 def pin(cores: Sequence[int]) -> str:

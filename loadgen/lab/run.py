@@ -130,16 +130,24 @@ def check_workers(order: Order, plan: Plan) -> None:
 def check_file_limit(plan: Plan, order: Order) -> None:
     """Lifts the soft limit of open files; raises LoadgenError when even the hard one is too low.
 
-    HTTP/1.1 takes a connection a request in flight, shared out among the workers.
+    HTTP/1.1 takes a connection a request in flight, shared out among the workers: as many as a closed loop has
+    users, or as the cap lets an open loop have.  Without a cap nobody knows: what then finds no descriptor fails
+    by itself (transport.dial), and is counted.
     """
     allowed = raise_file_limit()
-    cap = order.profile.cap
+    if order.target.protocol != "http":
+        return
+    cap = order.profile.cap.in_flight if order.profile.cap else None
     users = max((p.users for p in plan.phases), default=0)
-    needed = -(-(min(users, cap.in_flight) if cap else users) // order.workers) + _FILES_OF_OURS
-    if order.target.protocol == "http" and needed > allowed:
+    most, what = (users if cap is None else min(users, cap)), f"{users} users"
+    if cap is not None and any(p.loop == "open" for p in plan.phases):
+        most, what = cap, f"a cap of {cap} requests in flight"
+    needed = -(-most // order.workers) + _FILES_OF_OURS
+    if needed > allowed:
+        needs = f"{what} over HTTP needs" if most == cap else f"{what} over HTTP need"
         raise LoadgenError(
-            f"{users} users over HTTP need {needed} open files in a process, this system allows {allowed} "
-            "(ulimit -Hn); raise that limit, use --workers, or gRPC"
+            f"{needs if most else 'a run needs'} {needed} open files in a process, this system allows {allowed} "
+            "(ulimit -Hn); raise that limit" + (", ask for fewer, use --workers, or gRPC" if most else "")
         )
 
 
@@ -220,7 +228,7 @@ class _Run:
             "server": server, "client": client_facts(), "first_request_ns": first, "cold_start": order.cold_start, "network": self.network, "doubts": [],
         }  # fmt: skip
         info["client"] |= {
-            "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
+            "pid": os.getpid(), "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
             "workers": order.workers, "transport": order.transport,
         }  # fmt: skip
         return RunFolder(self.path, info)
@@ -229,11 +237,12 @@ class _Run:
         info = folder.info
         origin_ns = info["origin_ns"] = MONOTONIC.now_ns()  # to lay other logs of this machine beside the run
         self.senders = self._make_senders(folder, models, origin_ns)
-        self._watch_signals()
+        self._watch_signals(folder)
         watch: asyncio.Task[None] | None = None
         watcher = self._start_watch(folder, origin_ns)
         try:
             await asyncio.gather(*(sender.ready() for sender in self.senders))
+            self._tell_refused(info)
             watch = asyncio.get_running_loop().create_task(self._watch())
             if self.trace is not None:
                 await self.trace.begin()
@@ -262,6 +271,13 @@ class _Run:
                 asyncio.get_running_loop().remove_signal_handler(number)
         if fault := self._fault():
             raise fault
+
+    def _tell_refused(self, info: dict[str, Any]) -> None:
+        """What the person asked for and the system did not grant: at once on stderr, and among the doubts."""
+        for words in dict.fromkeys(words for sender in self.senders for words in sender.refused):
+            self.order.say(f"note: {words}")
+            hint = "other processes can delay sends: see P99 of lag; grant it, or leave the option out"
+            info["doubts"].append(asdict(Doubt("not_granted", f"the client is {words}", hint)))
 
     def _start_watch(self, folder: RunFolder, origin_ns: int) -> Watch | None:
         """Another process reads the server's counters along the run; none for what has no counters, or is short."""
@@ -345,7 +361,7 @@ class _Run:
         with contextlib.suppress(LoadgenError) if self._fault() else contextlib.nullcontext():
             folder.save()
 
-    def _watch_signals(self) -> None:
+    def _watch_signals(self, folder: RunFolder) -> None:
         """First signal: stop sending, a short grace, write everything.  Second: quit at once."""
         loop = asyncio.get_running_loop()
 
@@ -355,7 +371,11 @@ class _Run:
                 for sender in self.senders:
                     if isinstance(sender, LocalSender):
                         sender.write_now()
-                sys.stderr.write("\ninterrupted twice: quit; records so far are kept\n")
+                folder.info["status"] = "interrupted"
+                with contextlib.suppress(LoadgenError):
+                    folder.save()
+                with contextlib.suppress(OSError):
+                    sys.stderr.write("\ninterrupted twice: quit; records so far are kept\n")
                 os._exit(130)
             self.order.say(
                 f"interrupted: waiting up to {_GRACE_S:.0f} s for requests in flight (again to quit at once)"

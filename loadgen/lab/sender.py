@@ -85,10 +85,13 @@ class Watched:
 
 
 class Sender(Protocol):
-    """What a run asks of a sender.  `error`: why it can do no more; `lost`: it ended before it was told to."""
+    """What a run asks of a sender.  `error`: why it can do no more; `lost`: it ended before it was told to;
+    `refused`: what the system did not grant it (real-time scheduling, cores), known once it is ready.
+    """
 
     error: LoadgenError | None
     lost: bool
+    refused: list[str]
 
     async def ready(self) -> None:
         """Everything framed and connected; raises LoadgenError when that cannot be."""
@@ -115,6 +118,7 @@ class LocalSender:
         """`plan` is the whole plan; `writer(observe=...)` opens the records file."""
         self.error: LoadgenError | None = None
         self.lost = False
+        self.refused: list[str] = []
         self._transport: Transport[Any] | None = None
         self._task: asyncio.Task[None] | None = None
         self._share, self._whole, self._models = share_, clamped(plan, share_.profile, models), models
@@ -132,6 +136,7 @@ class LocalSender:
             self._facts["pinning"] = pin(share_.cores)
         if share_.realtime:
             self._facts["scheduling"] = go_realtime()
+        self.refused = [words for words in self._facts.values() if words.startswith("not ")]
         transport = self._transport = make_transport(
             share_.target, share_.transport, share_.options, share_.via
         )

@@ -41,6 +41,7 @@ class RemoteSender:
     def __init__(self, share: Share, models: Models, folder: Path) -> None:
         self.error: LoadgenError | None = None
         self.lost = False  # it ended before it was told to
+        self.refused: list[str] = []
         self._share, self._models, self._folder = share, models, folder
         self._watched = Watched()
         self._answer: asyncio.Future[Any] | None = None
@@ -74,6 +75,7 @@ class RemoteSender:
             raise LoadgenError(
                 f"worker {share.worker}: {(ready or {}).get('error', 'it ended at its start')}"
             )
+        self.refused = ready["refused"]
 
     @property
     def pid(self) -> int:
@@ -205,7 +207,7 @@ async def _begin(order: dict[str, Any]) -> LocalSender | None:
     except LoadgenError as why:
         _say("ready", {"error": str(why)})
         return None
-    _say("ready", {})
+    _say("ready", {"refused": sender.refused})
     return sender
 
 

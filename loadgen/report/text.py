@@ -212,7 +212,11 @@ def _errors(errors: dict[str, Any], console: Console) -> None:
         status = f" (status {codes})" if codes else ""
         after = error["service_ns"]["p50"]
         when = f", half of them within {duration(after)}" if after is not None else ""
-        more = f" (and {error['different_texts'] - 1} other texts)" if error["different_texts"] > 1 else ""
+        more = (
+            f" (and {amount(error['different_texts'] - 1, 'other text')})"
+            if error["different_texts"] > 1
+            else ""
+        )
         text = f": {error['text']}{more}" if error["text"] else ""
         console.print(Text(f"{error['n']} x {name}{status}{when}{text}", style="red"))
 

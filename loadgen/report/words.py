@@ -3,6 +3,7 @@
 Used by every report.  This module must not know where a figure is shown.
 """
 
+import math
 from typing import Any
 
 from loadgen.analysis.words import amount
@@ -10,6 +11,7 @@ from loadgen.traffic.objective import RATES, SHARES, TIMES
 from loadgen.units import show_bytes, show_ns
 
 NONE = "-"
+_SURE = 1.96  # standard deviations: 95 % of Poisson plans lie within
 
 
 def duration(ns: float | None) -> str:
@@ -160,7 +162,10 @@ def observed(row: dict[str, Any]) -> str:
 def burst_line(plan: dict[str, Any]) -> str:
     """How bursty planned arrivals are, as one sentence without its full stop."""
     cv, dispersion = (NONE if plan[key] is None else f"{plan[key]:.2f}" for key in ("gap_cv", "dispersion"))
-    return f"gap CV {cv}, dispersion {dispersion} (Poisson: both 1), largest burst {plan['largest_burst']:,}"
+    bins = plan.get("bins") or 0  # older runs do not tell
+    chance = f"1, 1 +- {_SURE * math.sqrt(2 / (bins - 1)):.1g} in {bins:,} bins" if bins > 1 else "both 1"
+    poisson = f"Poisson, constant rate: {chance if plan['dispersion'] is not None else 'both 1'}"
+    return f"gap CV {cv}, dispersion {dispersion} ({poisson}), largest burst {plan['largest_burst']:,}"
 
 
 def burst_lines(summary: dict[str, Any]) -> list[str]:

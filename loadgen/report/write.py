@@ -5,18 +5,25 @@ Both can be made again at any time from the records.  This module must not know 
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from loadgen.analysis.frame import frame_of
 from loadgen.analysis.summary import summarise
-from loadgen.records import LoadgenError
+from loadgen.records import LoadgenError, NotMeasuredError
 from loadgen.report.html import render
 from loadgen.runfile import REPORT, SUMMARY, Run, read_run, write_atomic
 
 
-def write_reports(run_path: Path | str, html_path: Path | None = None) -> dict[str, Any]:
+def write_reports(
+    run_path: Path | str,
+    html_path: Path | None = None,
+    failed: Callable[[NotMeasuredError], None] | None = None,
+) -> dict[str, Any]:
     """The summary, after both files were written; `html_path` puts the page elsewhere.
+
+    `failed`, if given, is told why a file could not be written, instead of that being raised.
 
     Raises LoadgenError when the folder is no run or `html_path` is no place for a file, NotMeasuredError when
     the folder cannot be written to.
@@ -27,8 +34,13 @@ def write_reports(run_path: Path | str, html_path: Path | None = None) -> dict[s
     run: Run = read_run(path)
     frame = frame_of(run)
     summary = summarise(run, frame=frame)
-    write_atomic(path / SUMMARY, dumps(summary))
-    write_atomic(html_path or path / REPORT, render(run, summary, frame))
+    try:
+        write_atomic(path / SUMMARY, dumps(summary))
+        write_atomic(html_path or path / REPORT, render(run, summary, frame))
+    except NotMeasuredError as why:
+        if failed is None:
+            raise
+        failed(why)
     return summary
 
 

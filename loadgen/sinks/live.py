@@ -47,7 +47,7 @@ def live_quantile(bins: np.ndarray[Any, Any], q: float) -> float | None:
 
 
 class LiveLine:
-    """Turns counters into one line of text; rates are over the time since the line before."""
+    """Turns counters into one line of text; rates are over the time since the line before, or the first phase's start."""
 
     def __init__(self, clock: Clock) -> None:
         self._now = clock.now_ns
@@ -57,6 +57,8 @@ class LiveLine:
         """`watched` has the engine's counters (due, ok, failed, dropped), requests in flight and latency bins."""
         now, counts = self._now(), watched.counts
         then, due, ended = self._last
+        if not due:  # nothing was sent before this phase: the first line leaves out the time before it began
+            then = max(then, now - max(elapsed_ns, 0))
         seconds = max(now - then, 1) / 1e9
         self._last = (now, counts.due, counts.ok)
         of = f"/{planned_ns / 1e9:.0f} s" if planned_ns else " s"

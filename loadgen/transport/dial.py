@@ -7,6 +7,7 @@ none: the server's name, in headers and in TLS, stays the target's.  It must not
 import asyncio
 import errno
 import os
+import resource
 import socket
 import ssl
 from collections.abc import Callable
@@ -24,6 +25,9 @@ _FREE = 2  # failures in a row that are put down to chance
 _FIRST_NS, _LONGEST_NS = 10_000_000, 1_000_000_000  # how long nobody dials after that: doubles up to this
 _HANDSHAKES = 4  # round trips, at most
 _RACE_NS, _LONGEST_RACE_NS = 10_000_000, 100_000_000
+_KEPT_FILES = (
+    32  # descriptors that no connection takes: the run's own files, reports and statistics need them
+)
 
 
 class Via(NamedTuple):
@@ -262,6 +266,7 @@ class Dialer(Generic[LinkT]):
     async def _connect_to(self, host: str, port: int) -> LinkT:
         loop = asyncio.get_running_loop()
         name = self._target.host if self._tls is not None else None
+        _leave_room()
         began = self.now_ns()
         if self._via is not None:
             sock = await _through(host, port)
@@ -311,6 +316,20 @@ def direct_write(transport: asyncio.BaseTransport) -> Callable[[bytes], None]:
             through_loop(data[taken:])
 
     return write
+
+
+def _leave_room() -> None:
+    """Raises OSError (EMFILE) when one more connection would take a descriptor that is kept for files of ours.
+
+    The kernel gives out the lowest free number, so the next one tells how many are in use.
+    """
+    allowed = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    if allowed == resource.RLIM_INFINITY:
+        return
+    following = os.open(os.devnull, os.O_RDONLY)
+    os.close(following)
+    if following >= allowed - min(_KEPT_FILES, allowed // 4):
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 async def _through(host: str, port: int) -> socket.socket:

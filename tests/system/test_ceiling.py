@@ -31,6 +31,15 @@ def test_bench_client_measures_both_protocols_and_stores_them(cache):
     assert json.loads(cache.read_text())["host"] == os.uname().nodename
 
 
+def test_figures_that_cannot_be_stored_are_printed_all_the_same(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    answer = loadgen("bench", "client", "--seconds", "0.2")
+    assert [line.split()[0] for line in answer.out.splitlines()] == ["http", "grpc"]
+    assert (answer.code, len(answer.error_lines)) == (2, 1)
+    assert "not stored" in answer.err
+
+
 def store(cache, per_s, host=None):
     cache.parent.mkdir(parents=True)
     rows = [{"protocol": "http", "per_s": per_s}]

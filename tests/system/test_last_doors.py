@@ -56,12 +56,18 @@ def test_damaged_records_are_no_result(folder, harm, verb):
 
 
 @pytest.mark.parametrize(
-    ("name", "content"), [("server.jsonl", b"\xff\xfe\n"), ("run.json", b'{"format": 1, "profile": "x"}')]
+    ("name", "content"),
+    [
+        ("server.jsonl", b"\xff\xfe\n"),
+        ("server.jsonl", b"null\n"),
+        ("watch.jsonl", b"[1]\n7\n"),
+        ("run.json", b'{"format": 1, "profile": "x"}'),
+    ],
 )
 def test_nonsense_in_a_run_folder_is_one_line_and_not_an_objective_missed(folder, name, content):
     (folder / name).write_bytes(content)
     answer = loadgen("report", folder)
-    assert answer.code in (0, 3)
+    assert answer.code == (3 if name == "run.json" else 0)
     assert len(answer.error_lines) == (answer.code == 3)
 
 
@@ -70,8 +76,44 @@ def test_an_output_that_takes_nothing_is_told(folder):
         done = subprocess.run([sys.executable, "-m", "loadgen", "report", folder], stdout=full, stderr=subprocess.PIPE,
                               text=True, check=False)  # fmt: skip
     assert done.returncode == 3
-    assert "No space left" in done.stderr
+    assert done.stderr == "error: cannot write standard output: No space left on device\n"
     assert "Traceback" not in done.stderr
+
+
+def test_a_full_disk_keeps_no_report_from_being_printed(folder):
+    (folder / "summary.json").unlink()
+    command = ["bash", "-c", 'ulimit -f 1; exec "$@"', "-", sys.executable, "-m", "loadgen", "report", folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 3
+    assert "latency from due" in done.stdout
+    assert done.stderr.startswith(f"error: cannot write {folder / 'summary.json'}: ")
+    assert not (folder / "summary.json").exists()
+
+
+_GRPC = """
+import asyncio, sys
+from loadgen.cli.main import main
+sys.argv = ["loadgen", "--version"]
+try:
+    main()
+except SystemExit:
+    pass
+import grpc
+
+async def fork_while_a_call_waits():
+    call = grpc.aio.insecure_channel("127.0.0.1:9").unary_unary("/a/b")
+    waiting = asyncio.ensure_future(call(b"", wait_for_ready=True, timeout=5))
+    await asyncio.sleep(0.2)
+    await (await asyncio.create_subprocess_exec(sys.executable, "-c", "0")).wait()
+    waiting.cancel()
+
+asyncio.run(fork_while_a_call_waits())
+"""
+
+
+def test_the_grpc_library_says_nothing_of_processes_that_we_start():
+    done = subprocess.run([sys.executable, "-c", _GRPC], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
 
 
 def test_a_reader_that_has_enough_does_not_change_the_exit_code(profile, tmp_path):
@@ -81,6 +123,29 @@ def test_a_reader_that_has_enough_does_not_change_the_exit_code(profile, tmp_pat
     assert done.returncode == 3
     assert len(done.stdout.splitlines()) == 1
     assert done.stderr == ""
+
+
+def unread(args, both):
+    """The exit code of a command whose output, and with `both` its stderr, goes to a pipe that nobody reads."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    to = writing if both else subprocess.DEVNULL
+    command = [sys.executable, "-m", "loadgen", *map(str, args)]
+    done = subprocess.run(command, stdout=writing, stderr=to, check=False)
+    os.close(writing)
+    return done.returncode
+
+
+@pytest.mark.parametrize("both", [True, False])
+def test_nobody_reading_changes_no_exit_code(folder, profile, tmp_path, both):
+    assert unread(["run", "nosuch.yaml"], both) == 2
+    assert unread(["report", folder], both) == 0
+    assert unread(["report", folder, "--json"], both) == 0
+    assert unread(["run", "--nosuch"], both) == 2
+    assert unread(["check", folder, "--objective", "latency p99 < 1ns"], both) == 1
+    with Mock(lambda _: (0.001, 200, None)) as mock:
+        assert unread(["run", profile, "--target", mock.target, "--out", tmp_path / "r"], both) == 0
+    assert (tmp_path / "r" / "summary.json").exists()
 
 
 def test_runs_that_begin_in_the_same_second_keep_out_of_each_others_way(profile, tmp_path):

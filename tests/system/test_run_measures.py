@@ -283,6 +283,7 @@ def test_a_second_interrupt_quits_at_once_and_records_stay_readable(tmp_path):
     assert process.returncode == 130
     assert time.monotonic() - started < 1.5
     answer = loadgen("report", out, "--json")
+    assert answer.json["run"]["status"] == "interrupted"
     assert answer.json["total"]["counts"]["ok"] == 119
     assert answer.json["total"]["counts"]["planned"] == 6000
 
@@ -296,6 +297,8 @@ def test_a_kill_loses_at_most_a_second(tmp_path):
         process.kill()
         process.communicate(timeout=10)
     answer = loadgen("report", out, "--json")
+    assert answer.json["run"]["status"] == "killed"
+    assert "other_clients" not in codes(answer.json)
     assert 140 <= answer.json["total"]["counts"]["ok"] <= 260
     assert answer.json["total"]["latency_ns"]["p99"] > 0
 

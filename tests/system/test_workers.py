@@ -3,6 +3,8 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pyarrow as pa
 import pytest
 
 from loadgen.runfile import read_run
-from tests.support.cli import loadgen, spawn
+from tests.support.cli import ROOT, loadgen, spawn
 from tests.support.kserve_mock import Mock
 
 PROFILE = """
@@ -111,7 +113,7 @@ phases:
 """
 
 
-def test_a_worker_that_is_killed_leaves_a_valid_run_marked_as_such(tmp_path):
+def test_a_worker_that_is_killed_leaves_a_run_marked_as_such(tmp_path):
     path, out = tmp_path / "p.yaml", tmp_path / "run"
     path.write_text(LONG)
     with Mock() as mock:
@@ -123,7 +125,11 @@ def test_a_worker_that_is_killed_leaves_a_valid_run_marked_as_such(tmp_path):
     counts = summary["total"]["counts"]
     doubts = {d["code"]: d for d in summary["doubts"]}
     assert "worker_lost" in doubts, err
-    assert not doubts["worker_lost"]["invalidates"]
+    assert doubts["worker_lost"]["invalidates"]
+    assert f": {counts['never_sent']} of 800 planned requests (" in doubts["worker_lost"]["text"]
+    assert "other_clients" not in doubts
+    assert summary["total"]["offered_per_s"] == 200.0
+    assert process.returncode == 3
     assert counts["planned"] == 800
     assert 400 + 20 <= counts["ok"] < 700
     assert counts["sent"] == counts["ok"]  # the rest was planned and never sent
@@ -204,3 +210,24 @@ def test_realtime_and_pinning_say_what_they_came_to(tmp_path):
     assert facts["pinning"] == f"pinned to {core}"
     assert facts["scheduling"].startswith(("SCHED_FIFO", "not real-time: "))
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
+
+
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_real_time_that_is_refused_is_told(tmp_path, workers):
+    path = tmp_path / "p.yaml"
+    path.write_text(LONG.replace("4s", "500ms"))
+    refuse = (  # for this process and its workers, whoever runs the test
+        "import os, sys\n"
+        "def refuse(pid, policy, param):\n"
+        "    if policy != os.SCHED_OTHER: raise PermissionError\n"
+        "os.sched_setscheduler = refuse\n"
+    )
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(refuse)
+    with Mock() as mock:
+        command = [sys.executable, "-m", "loadgen", "run", path, "--target", mock.target, "--out", tmp_path / "r",
+                   "--workers", workers, "--realtime"]  # fmt: skip
+        env = os.environ | {"PYTHONPATH": f"{ROOT}:{tmp_path / 'site'}"}
+        done = subprocess.run(list(map(str, command)), capture_output=True, text=True, env=env, check=False)
+    assert done.stderr.count("note: not real-time: not permitted") == 1, done.stderr
+    assert "the client is not real-time: not permitted" in " ".join(done.stdout.split())

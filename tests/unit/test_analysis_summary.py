@@ -1,4 +1,6 @@
 import json
+import os
+import socket
 
 import pytest
 from hypothesis import given, settings
@@ -239,12 +241,69 @@ def test_rows_that_did_not_reach_the_disk_are_unknown_too(tmp_path):
     assert "how 100 of 500" in doubt["text"]
 
 
-def test_a_killed_run_of_a_server_that_answered_is_still_a_measurement(tmp_path):
-    path = build(tmp_path / "run", steady(499, span=4990 * MS), [running(planned=1000)], status="running",
-                 beats=[beat(5 * S, 500, 499)])  # fmt: skip
-    found = summarise(path)
-    assert found["valid"] is True
-    assert found["total"]["achieved_per_s"] == pytest.approx(100, rel=0.01)
+def test_a_killed_run_is_a_measurement_when_it_had_sent_its_plan(tmp_path):
+    for at_s, valid in ((5, False), (9.95, True)):
+        n = round(at_s * 100)
+        path = build(tmp_path / str(n), steady(n - 1, span=(n - 1) * 10 * MS), [running(planned=1000)], status="running",
+                     beats=[beat(round(at_s * S), n, n - 1)])  # fmt: skip
+        found = summarise(path)
+        assert found["valid"] is valid
+        assert found["total"]["counts"]["never_sent"] == 1000 - n
+        assert found["total"]["achieved_per_s"] == pytest.approx(100, rel=0.01)
+
+
+@pytest.mark.parametrize(("lost", "valid"), [(10, True), (250, False)])
+def test_a_lost_worker_takes_nothing_from_what_was_asked(tmp_path, lost, valid):
+    """Timers come up to a millisecond early: the phase is whole all the same."""
+    told = phase(planned=1000, load_end_ns=10 * S - MS)
+    doubt = {
+        "code": "worker_lost",
+        "text": "1 of 2 workers ended before the run did: what they had",
+        "hint": "h",
+    }
+    found = summarise(build(tmp_path / "run", steady(1000 - lost), [told], doubts=[doubt]))
+    assert found["total"]["offered_per_s"] == 100.0
+    assert found["total"]["counts"]["never_sent"] == lost
+    [shown] = [d for d in found["doubts"] if d["code"] == "worker_lost"]
+    assert shown["text"].startswith(
+        f"1 of 2 workers ended before the run did: {lost} of 1000 planned requests ("
+    )
+    assert (shown["invalidates"], found["valid"]) == (not valid, valid)
+
+
+def test_a_timed_closed_loop_that_was_killed_early_is_no_result(tmp_path):
+    told = running(loop="closed", users=2)
+    path = build(
+        tmp_path / "run", steady(400, span=4 * S), [told], status="running", beats=[beat(4 * S, 400, 400)]
+    )
+    assert summarise(path)["valid"] is False
+
+
+def test_a_run_whose_process_is_gone_was_killed(tmp_path):
+    here, gone = socket.gethostname(), 2**22 + 1  # larger than any process number
+    for client, status in (
+        ({"host": here, "pid": gone}, "killed"),
+        ({"host": here, "pid": os.getpid()}, "running"),
+        ({"host": "elsewhere", "pid": gone}, "running"),
+    ):
+        path = build(
+            tmp_path / f"{len(list(tmp_path.iterdir()))}",
+            [],
+            [running(planned=9)],
+            status="running",
+            client=client,
+        )
+        found = summarise(path)
+        assert found["run"]["status"] == status
+        assert ("the run was killed" in found["doubts"][0]["text"]) == (status == "killed")
+
+
+def test_a_second_interrupt_leaves_ends_unknown(tmp_path):
+    path = build(tmp_path / "run", steady(400, span=4 * S), [running(planned=1000)], status="interrupted",
+                 beats=[beat(4 * S, 420, 400)])  # fmt: skip
+    [doubt] = [d for d in summarise(path)["doubts"] if d["code"] == "interrupted"]
+    assert "how 20 of 420 requests due ended is not known" in doubt["text"]
+    assert doubt["invalidates"]
 
 
 def test_a_killed_run_reads_up_to_the_last_whole_batch(tmp_path):

@@ -183,7 +183,7 @@ def test_a_slow_server_is_not_the_clients_fault(tmp_path):
     rows = [row(i * 10 * MS, 10 * MS + i * 5 * MS) for i in range(1000)]
     doubts, _ = found(tmp_path, rows, [phase(planned=1000, end_ns=16 * S), WARM])
     assert "client_bound" not in doubts
-    assert "; 66.6 of 100.0 requests/s asked were answered" in doubts["not_sustained"]["text"]
+    assert "; 66.6 of 100 requests/s asked were answered" in doubts["not_sustained"]["text"]
     assert (
         "317 requests were waiting or in flight when the load ended, 167 in"
         in doubts["not_sustained"]["text"]
@@ -300,6 +300,22 @@ def test_other_clients_move_the_counters(tmp_path):
     assert "counted 1600 requests while this run sent 1000" in text
     own = window(statistics({1: 0}), statistics({8: 125}))
     assert "other_clients" not in found(tmp_path / "b", steady(1000), server=own)[0]
+
+
+def test_records_that_were_lost_are_no_other_client(tmp_path):
+    server = window(statistics({1: 0}), statistics({8: 200}))
+    lost = {"code": "worker_lost", "text": "1 of 2 workers ended", "hint": ""}
+    assert "other_clients" not in found(tmp_path / "a", steady(1000), server=server, doubts=[lost])[0]
+    assert "other_clients" not in found(tmp_path / "b", steady(1000), server=server, status="failed")[0]
+
+
+def test_requests_that_got_no_connection_did_not_wait_for_one(tmp_path):
+    """5 of 305 waited; 206 were refused, which the errors tell."""
+    rows = (
+        steady(300) + [row(9 * S, 5 * MS, 900 * MS)] * 5 + [row(9 * S, None, outcome=Outcome.CONNECT)] * 206
+    )
+    doubts, _ = found(tmp_path, rows, [phase(planned=511, conn_waits=211), WARM])
+    assert "5 of 305 requests waited for a connection" in doubts["connection_waits"]["text"]
 
 
 def test_counters_that_went_backwards_give_no_figures(tmp_path):

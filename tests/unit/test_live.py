@@ -61,6 +61,28 @@ def test_the_line_tells_rates_since_the_last_line():
     assert text.endswith("dropped 7")
 
 
+def test_the_first_line_leaves_out_the_time_before_the_load():
+    """Workers take a second to start: 100 requests in the 500 ms since are 200/s."""
+    clock = SimpleNamespace(t=0, now_ns=lambda: clock.t)
+    line = LiveLine(clock)
+    clock.t = 1_500 * MS
+    counts = SimpleNamespace(due=100, ok=50, failed=0, dropped=0)
+    watched = SimpleNamespace(counts=counts, in_flight=50, bins=LiveLatency().bins)
+    assert "asked 200/s  answered 100/s" in line.text("load", 500 * MS, None, watched)
+
+
+class Broken(io.StringIO):
+    def write(self, _):
+        raise BrokenPipeError
+
+
+def test_progress_that_cannot_be_written_is_dropped(monkeypatch):
+    monkeypatch.setattr(sys, "stderr", Broken())
+    with Progress() as progress:
+        progress.say("one")
+        progress.say("two")
+
+
 class Terminal(io.StringIO):
     def isatty(self):
         return True

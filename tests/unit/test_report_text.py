@@ -12,7 +12,7 @@ from loadgen.report.text import print_summary
 from loadgen.report.words import cores, figure, observed, rate, share
 from loadgen.runfile import read_run
 from tests.support.example_run import example
-from tests.support.runs import S, build, phase, row, statistics, steady, window
+from tests.support.runs import MS, S, build, phase, row, statistics, steady, window
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
@@ -205,6 +205,11 @@ def test_one_is_not_many(tmp_path):
 BURSTY = {"gap_cv": 1.931, "dispersion": None, "largest_burst": 1057, "bin_ns": S, "share_an_instant": 2000}
 
 
+def test_other_texts_are_counted_in_words(tmp_path):
+    rows = [row(i * MS, outcome=Outcome.HTTP_5XX, detail=text) for i, text in enumerate("aaab")] + steady(200)
+    assert "a (and 1 other text)" in shown(summarise(build(tmp_path / "run", rows)))
+
+
 def test_how_bursty_the_plan_was_is_one_line_a_phase_and_in_the_summary(tmp_path):
     phases = [
         phase("warm", loop="closed", measured=False, users=2, requests=0, arrivals=None),
@@ -213,11 +218,17 @@ def test_how_bursty_the_plan_was_is_one_line_a_phase_and_in_the_summary(tmp_path
     summary = summarise(build(tmp_path / "run", steady(20, phase=1), phases))
     assert [told["plan"] for told in summary["phases"]] == [
         None,
-        {"gap_cv": 1.931, "dispersion": None, "largest_burst": 1057},
+        {"gap_cv": 1.931, "dispersion": None, "bins": None, "largest_burst": 1057},
     ]
-    lines = shown(summary).splitlines()
-    assert "plan  steady: gap CV 1.93, dispersion - (Poisson: both 1), largest burst 1,057" in lines
+    lines = " ".join(shown(summary).split())
+    assert (
+        "plan steady: gap CV 1.93, dispersion - (Poisson, constant rate: both 1), largest burst 1,057"
+        in lines
+    )
     page = render(read_run(tmp_path / "run"), summary)
     assert (
-        page.count("Plan of steady: gap CV 1.93, dispersion - (Poisson: both 1), largest burst 1,057.") == 1
+        page.count(
+            "Plan of steady: gap CV 1.93, dispersion - (Poisson, constant rate: both 1), largest burst 1,057."
+        )
+        == 1
     )

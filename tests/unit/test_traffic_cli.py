@@ -83,7 +83,7 @@ def test_show_tells_phases_rates_and_kinds(tiny):
     assert arrivals[2:] == ["0", "to", "76.8/s,", "208", "ms", "a", "column"]
     assert asked[2:] == ["0.8333", "to", "79.17/s"]
     assert (asked[1][0], asked[1][-1], list(asked[1])) == ("▁", "█", sorted(asked[1]))
-    assert "(Poisson: both 1), largest burst 1\n" in result.stdout
+    assert "(Poisson, constant rate: 1, 1 +- 0.6 in 20 bins), largest burst 1\n" in result.stdout
     assert re.search(
         r"  a  3\d\d requests, 7\d.\d%\n    length in   \S{16}  min 1, P50 \d\d, P90 ", result.stdout
     )
