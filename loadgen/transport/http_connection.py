@@ -51,6 +51,7 @@ _OK = Outcome.OK
 NEW, AHEAD, PROVEN = range(3)  # opened for the request in flight; opened ahead of any; has answered one
 AT_ONCE = "the server closed a new connection without an answer"
 _HARDLY_S = 0.001  # a patience that is not worth a timer
+_GRACE_S = 0.001  # most servers send the last bytes of framing at once, in a packet of their own
 
 
 class Connection(Link):
@@ -60,7 +61,7 @@ class Connection(Link):
     rest of the framing is awaited for a little, so that the connection can be used again.
     """
 
-    __slots__ = ("_answer", "_busy", "_idle", "_legible", "_now", "_over", "_owner", "_plain", "_timer", "_waiting", "bytes_in", "clogged",
+    __slots__ = ("_answer", "_busy", "_draining", "_idle", "_legible", "_now", "_over", "_owner", "_plain", "_timer", "_waiting", "bytes_in", "clogged",
                  "first_ns", "gone", "prepared", "reader", "sent_ns", "stage", "token", "transport",
                  "write")  # fmt: skip
 
@@ -84,6 +85,7 @@ class Connection(Link):
         self._legible = False  # the head of the answer was looked at: its body is not compressed
         self._over: tuple[int, Outcome, str | None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+        self._draining = False  # the answer was told of, its framing is awaited
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         no_delay(transport)
@@ -125,6 +127,9 @@ class Connection(Link):
 
     def _read(self, data: bytes, now: int) -> None:
         """Anything but a plain reply in one piece."""
+        if self._draining:
+            self._drain(data)
+            return
         if self.token < 0:  # nothing was asked: a server's last words before it closes, or bytes too many
             self.drop()
             return
@@ -200,14 +205,51 @@ class Connection(Link):
         elif patience_s < _HARDLY_S:
             self._give_up()
         else:
-            self._timer = asyncio.get_running_loop().call_later(patience_s, self._give_up)
+            self._timer = asyncio.get_running_loop().call_later(_GRACE_S, self._tell)
+
+    def _tell(self) -> None:
+        """Who asked is free now: the rest of the framing is this connection's business, not the next request's."""
+        self._draining = True
+        self._timer = asyncio.get_running_loop().call_later(self._owner.patience_s, self._give_up)
+        self._conclude()
 
     def _give_up(self) -> None:
         owner = self._owner
         owner.patience_s /= 4
         owner.cut_short += 1
         self.drop()
-        self._conclude()
+        if self._draining:
+            self._drained()
+        else:
+            self._conclude()
+
+    def _drain(self, data: bytes) -> None:
+        """More of the framing of an answer that was told of."""
+        try:
+            done = self.reader.feed(data)
+            self.reader.take()
+        except ProtocolError:
+            done = True
+            self.drop()
+        if done:
+            self._owner.patience_s = self._owner.PATIENCE_S
+            if self.reader.excess or self.clogged:
+                self.drop()
+            self._drained()
+
+    def _drained(self) -> None:
+        """The connection is free, unless it was dropped."""
+        self._draining = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._waiting:
+            if not self.gone:
+                self._idle.append(self)
+        elif self.gone:
+            self._owner.want()
+        else:
+            self._owner.serve(self)
 
     def _conclude(self) -> None:
         """Ends a request whose answer was over before."""
@@ -238,8 +280,6 @@ class Connection(Link):
             owner.on_body(token, (head_fields(reader.block), reader.body))
         if self.stage != PROVEN:
             self._prove()
-        if self._timer is not None:
-            owner.patience_s = owner.PATIENCE_S
         if not head.keep_alive or reader.excess or self.clogged:
             owner.reconnects += not head.keep_alive
             self.drop()
@@ -253,14 +293,16 @@ class Connection(Link):
         if prepared.reader is not None:
             streamed = Streamed() if self._answer is None else self._answer.streamed()
             self._answer = self._over = None
-            if self._timer is not None:
+            if self._timer is not None and not self._draining:
                 self._timer.cancel()
                 self._timer = None
         self.token = -1
         self.first_ns = 0
         self.prepared = _NOTHING
         del self._busy[token]
-        if not self.gone:
+        if self._draining:
+            pass  # not free yet
+        elif not self.gone:
             if self._waiting:
                 self._owner.serve(self)
             else:
@@ -301,6 +343,8 @@ class Connection(Link):
     def _lost(self) -> None:
         by_server = not self.gone
         self.gone = True
+        if self._draining:
+            self._drained()
         owner = self._owner
         token = self.token
         if token < 0 and self in self._idle:

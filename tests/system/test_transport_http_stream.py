@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
 from null_server import ScriptedHttp, serving
 from sse_bodies import DONE, PLAIN, ROLE, STOP, body, cuttings, said, usage
-from told import LOOPS, Told, until
+from told import LOOPS, Told
 
 from loadgen.clock import MONOTONIC
 from loadgen.records import LoadgenError, Outcome, Request
@@ -154,9 +154,7 @@ def test_done_ends_the_request_though_the_server_keeps_silent(run):
     answers, transport = talk(run, handle, count=5)
     assert [seen(pair) for pair in answers] == [GOOD] * 5
     assert time.monotonic_ns() - start < 5e9
-    assert transport.cut_short == 5
-    assert transport.patience_s < 0.001, "what never comes is no longer waited for"
-    assert transport.connections_opened == 5
+    assert 2 <= transport.connections_opened <= 5, "a connection that says no more is not asked again"
     for reply, came in answers:
         assert reply.done_ns - came.chunk_ns[-1] < 40e6, "the end is [DONE], not the end of patience"
 
@@ -172,7 +170,13 @@ def test_framing_that_ends_a_little_later_keeps_the_connection(run):
     pieces = (CHUNKED + framed(body(*PLAIN)), LAST)
     answers, transport = talk(run, later(*pieces, gap_s=0.01), count=4)
     assert [seen(pair) for pair in answers] == [GOOD] * 4
-    assert (transport.connections_opened, transport.cut_short, transport.patience_s) == (1, 0, 0.05)
+    assert (transport.cut_short, transport.patience_s) == (0, 0.05)
+    assert transport.connections_opened <= 4, (
+        "a user does not wait for the rest, another connection serves it"
+    )
+    due = [reply.done_ns for reply, _ in answers[:-1]]
+    sent = [reply.sent_ns for reply, _ in answers[1:]]
+    assert min(s - d for d, s in zip(due, sent, strict=True)) < 8e6, "the framing's 10 ms are nobody's lag"
 
 
 def test_what_follows_done_is_not_read(run):
@@ -182,7 +186,7 @@ def test_what_follows_done_is_not_read(run):
         run, later(CHUNKED + more, framed(body(said("more"))) + LAST, gap_s=0.005), count=2
     )
     assert [seen(pair) for pair in answers] == [GOOD] * 2
-    assert transport.connections_opened == 1
+    assert transport.connections_opened <= 2
     for pieces in ((CHUNKED + framed(body(*PLAIN)) + b"zzz",), (CHUNKED + framed(body(*PLAIN)), b"zzz")):
         answers, transport = talk(run, later(*pieces, gap_s=0.005), count=2)
         assert [seen(pair) for pair in answers] == [GOOD] * 2
@@ -216,7 +220,7 @@ def test_an_error_inside_a_200_ends_the_request_at_once(run):
     answers, transport = talk(run, later(CHUNKED + framed(error), framed(body(DONE)) + LAST), count=2)
     for pair in answers:
         assert seen(pair) == ("HTTP_5XX", "error 500 inside the stream: engine died", "Hello", 1, 1)
-    assert transport.connections_opened == 1
+    assert transport.connections_opened <= 2
 
 
 FAILURES = [
@@ -262,10 +266,9 @@ def test_giving_up_after_done_comes_too_late(run):
     async def job():
         async with talking(lambda link, _: link.write(CHUNKED, framed(body(*PLAIN)))) as (transport, told):
             told.send(transport, 0, transport.prepare(CHAT))
-            (link,) = transport.busy.values()
-            await until(lambda: link._over)
+            (reply,) = await told.wait(1)  # told a moment after [DONE], though the framing never ends
             transport.cancel(0, Outcome.TIMEOUT)
-            (reply,) = await told.wait(1)
+            assert told.replies == [reply]
             assert (reply.outcome, reply.status, reply.detail) == (Outcome.OK, 200, None)
             assert transport.in_flight == 0
 
