@@ -93,6 +93,8 @@ def run(
     from loadgen.traffic.profile import load_profile
 
     read = load_profile(profile)
+    if plan is not None and seed is not None:
+        raise LoadgenError("--seed: a saved plan has its own; leave out --seed or --plan")
     where = target or read.target
     if where is None:
         raise LoadgenError(f"{profile} names no target: add --target http://host:8000 or grpc://host:8001")

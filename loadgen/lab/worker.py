@@ -176,6 +176,8 @@ async def serve() -> None:
         if verb == "close":
             break
         verbs[verb](value)
+    sender.stop()  # else users would go on asking a transport that is being closed
+    sender.cancel_in_flight()
     for task in tasks:  # a phase still runs when the parent is gone: write what there is, and end
         task.cancel()
     facts = await sender.close()

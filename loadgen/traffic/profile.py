@@ -14,7 +14,7 @@ kinds:                             # what is sent: one entry a kind of request
     batch: 1                       # rows a request, default 1
     length: {lognormal: {median: 32, sigma: 0.6, min: 4, max: 128}}   # tokens a row, for a free dimension
     timeout: 5s                    # counted from the moment of sending, default 60s
-    cancel: {share: 0.1, after: 500ms}    # a tenth is given up by the client that long after it was sent
+    cancel: {share: 0.1, after: 500ms}    # a tenth (of dialogues: of first requests) is given up so long after it was sent
   other:
     model: minilm
     length:                        # one of:

@@ -12,7 +12,7 @@ trace:
   tokenizer: tokenizer.json        # sharegpt only; default: UTF-8 bytes / 4, and said
   skip: 100                        # rows of the file that are passed over
   first: 400                       # at most so many rows of the file after those
-  from: 10m                        # trace time, 0 being the file's first row; from <= t < to
+  from: 10m                        # trace time, 0 being the first row after skip; from <= t < to
   to: 20m
   where: {Model: ChatGPT, status: [200, 201], "Request tokens": {min: 1, max: 4000}}   # all must hold
   zero: one                        # a row with 0 tokens (BurstGPT's failures): one (0 becomes 1) | drop | keep (length unset)
@@ -126,7 +126,7 @@ class Trace(Part):
     kinds: KindsOf | None = None
     seam: Seam | None = None
     max_gap_ns: DurationNs | None = Field(None, alias="max_gap")
-    speed: Annotated[Positive, Field(le=1e6)] = 1.0
+    speed: Annotated[Positive, Field(ge=1e-3, le=1e6)] = 1.0
     scale: Scale = Scale()
     clamp: Clamp = Clamp()
 

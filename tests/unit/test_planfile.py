@@ -51,3 +51,14 @@ def test_refusals_are_one_line(tmp_path):
         load_plan(tmp_path / "x", ("a", "b"))
     with pytest.raises(LoadgenError, match="No such file"):
         load_plan(tmp_path / "y", ("a", "b"))
+
+
+def test_a_plan_of_another_profile_says_so(tmp_path):
+    from loadgen.lab.target import OTHER_TEXT, planned
+
+    profile = parse_profile(PROFILE, "p.yaml")
+    save_plan(plan(profile), tmp_path / "plan.arrow", profile.sha256)
+    same, other = (parse_profile(text, "p.yaml") for text in (PROFILE, PROFILE.replace("40/s", "41/s")))
+    assert planned(same, 3, tmp_path / "plan.arrow").phases[0].facts is None
+    told = planned(other, 3, tmp_path / "plan.arrow").phases[0].facts["said"]
+    assert OTHER_TEXT in told[0]
