@@ -54,7 +54,7 @@ def open_calibration(
     if path.suffix == ".npz":
         make, how = _npz(path, encoder, rows), "tensors of the file"
     elif path.suffix in _PROFILES:
-        make, how = _profile(path, encoder, folder, rows, seed)
+        make, how = made_rows(encoder, folder, traffic_lengths(path, rows, encoder.max_length), seed)
     else:
         make, how = _text(path, encoder, folder, rows), "texts by the model's tokenizer"
     lengths: Counter[int] = Counter()
@@ -121,12 +121,12 @@ def row_of(encoder: Encoder, ids: Sequence[int]) -> Row:
     return {name: values[name] for name in encoder.inputs}
 
 
-def _profile(
-    path: Path, encoder: Encoder, folder: Path, rows: int, seed: int
+def made_rows(
+    encoder: Encoder, folder: Path, lengths: Sequence[int], seed: int = 0
 ) -> tuple[Callable[[], Iterator[Row]], str]:
+    """A row of each length, and what it is made of: random words where the model has a tokenizer for them."""
     from loadgen.workload.prompts import load_tokenizer, make_texts
 
-    lengths = traffic_lengths(path, rows, encoder.max_length)
     if not (folder / "tokenizer.json").is_file() or strangers(encoder):
 
         def plain() -> Iterator[Row]:

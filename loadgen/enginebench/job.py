@@ -8,11 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from loadgen.convert.calibration import Calibration, open_calibration, text_samples
+from loadgen.convert.calibration import Calibration, made_rows, open_calibration, text_samples
 from loadgen.convert.encoder import Encoder, load_encoder, require_libraries
-from loadgen.convert.parity import make_feeds
 from loadgen.convert.sources import Source, find_source, numbers
 from loadgen.enginebench.cells import Asked, Cell
 from loadgen.enginebench.engines import Unavailable
@@ -20,9 +17,10 @@ from loadgen.enginebench.facts import facts
 from loadgen.enginebench.result import Wanted, as_csv, slowest, summary
 from loadgen.enginebench.run import Say, measure, opened
 from loadgen.enginebench.trace import write_trace
+from loadgen.records import LoadgenError
 
 RESULT, CELLS, PAGE, TRACE = "engine.json", "cells.csv", "engine.html", "trace.json"
-_ROWS_A_LENGTH = 16
+_ROWS_A_LENGTH = 32
 _LENGTHS = (16, 64, 128)
 
 
@@ -73,20 +71,13 @@ def _calibration(job: Job, found: Source, encoder: Encoder) -> Calibration | Non
         return None
     if job.calibration is not None:
         return open_calibration(job.calibration, encoder, found.folder)
-    rng = np.random.default_rng(1)
-    texts = text_samples(encoder, found.folder, seed=1)
-    make = texts or (lambda rows, length: make_feeds(encoder, [length] * rows, rng))
-    lengths = sorted(set(job.asked.lengths))
-
-    def rows() -> Any:
-        for length in lengths:
-            whole = make(_ROWS_A_LENGTH, length)
-            for at in range(_ROWS_A_LENGTH):
-                yield {name: value[at : at + 1] for name, value in whole.items()}
-
-    return Calibration(
-        rows, {"source": "made up, of the lengths measured", "rows": _ROWS_A_LENGTH * len(lengths)}
-    )
+    lengths = sorted(set(job.asked.lengths)) * _ROWS_A_LENGTH
+    try:
+        make, how = made_rows(encoder, found.folder, lengths)
+        next(make())
+    except LoadgenError:  # a tokenizer that is none
+        make, how = made_rows(encoder, found.folder / "none", lengths)
+    return Calibration(make, {"source": "the lengths measured", "made_of": how, "rows": len(lengths)})
 
 
 def _trace(bench: Any, cell: Cell, file: Path) -> dict[str, Any]:

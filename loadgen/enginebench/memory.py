@@ -74,16 +74,20 @@ def peaks(device: str, *, before: int, opened: int | None, fresh: bool, torch_ru
 def growth(points: Mapping[int, int]) -> dict[str, object]:
     """How peak memory ({batch: bytes}) grows: bytes a further row costs, and whether it costs more and more.
 
-    "linear": every step is within 1.5 times the cheapest slope before it, or within the figure's own noise;
-    None with fewer than three batches.
+    "linear": every step is within 1.5 times the cheapest slope before it, or within the figure's own noise.
+    Smaller batches that fit into what opening the model took, and so cost nothing, say nothing; None with fewer
+    than two steps beside those.
     """
     batches = sorted(points)
     slopes = [(points[b] - points[a]) / (b - a) for a, b in pairwise(batches)]
-    if len(batches) < 3:  # noqa: PLR2004 - two points are always a line
+    flat = next(
+        (at for at, (a, b) in enumerate(pairwise(batches)) if points[b] - points[a] > _NOISE), len(slopes)
+    )
+    if len(slopes) - flat < 2:  # noqa: PLR2004 - two points are always a line
         return {"linear": None, "bytes_per_row": slopes, "at_batch": None}
     bad: Sequence[int] = [
         batches[at + 1]
-        for at in range(1, len(slopes))
-        if (slopes[at] - _STEEPER * max(0.0, min(slopes[:at]))) * (batches[at + 1] - batches[at]) > _NOISE
+        for at in range(flat + 1, len(slopes))
+        if (slopes[at] - _STEEPER * max(0.0, min(slopes[flat:at]))) * (batches[at + 1] - batches[at]) > _NOISE
     ]
     return {"linear": not bad, "bytes_per_row": slopes, "at_batch": bad[0] if bad else None}

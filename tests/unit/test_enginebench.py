@@ -61,8 +61,11 @@ def test_memory_that_grows_faster_than_the_batch_is_flagged():
     bent = {1: 100 * MIB, 4: 130 * MIB, 16: 400 * MIB, 32: 500 * MIB}
     assert (growth(bent)["linear"], growth(bent)["at_batch"]) == (False, 16)
     assert growth({1: MIB, 2: 2 * MIB})["linear"] is None
-    assert growth({1: 0, 2: 0, 4: 3 * MIB})["linear"], "within what the figure moves by on its own"
-    assert growth({1: 300 * MIB, 2: 200 * MIB, 4: 210 * MIB})["linear"] is False
+    assert growth({1: 0, 2: 0, 4: 3 * MIB})["linear"] is None, "within what the figure moves by on its own"
+    floor = {1: 200 * MIB, 8: 200 * MIB, 32: 300 * MIB}
+    assert growth(floor)["linear"] is None, "what opening took hides what small batches need"
+    assert growth({**floor, 64: 600 * MIB})["linear"] is False
+    assert growth({**floor, 64: 430 * MIB})["linear"]
     told = memory_growth([cell(batch=b, peak=p) for b, p in ((1, 100), (4, 130), (16, 400))])
     assert [(one["length"], one["linear"]) for one in told] == [(16, False)]
 
