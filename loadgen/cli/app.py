@@ -17,6 +17,7 @@ from loadgen.cli import (
     lint,
     profile,
     report,
+    repository,
     run,
     serve,
     sweep,
@@ -43,8 +44,9 @@ app.command()(lint.lint)
 app.command()(coldstart.coldstart)
 app.command()(buckets.buckets)
 app.add_typer(profile.app, name="profile")
+app.add_typer(repository.app, name="repository")
 app.add_typer(bench.app, name="bench")
-app.command()(env.env)
+app.add_typer(env.app, name="env")
 
 
 def _show_version(value: bool) -> None:

@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.convert import publish
-from loadgen.convert.config import Serving, render
+from loadgen.convert.config import FullTensor
 from loadgen.convert.encoder import Encoder, load_encoder, require_libraries
 from loadgen.convert.export import OnnxFacts, export_onnx
+from loadgen.convert.flavours import ONNX, RUNNER, Exported, lay_out, require_flavour
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, points, require
 from loadgen.convert.sources import Source, find_source, sha256
-from loadgen.records import TensorSpec
+from loadgen.convert.warmup import Fill
+from loadgen.environment.facts import quick
 
 FORMAT = 1
 SIDECAR = "convert.json"
-ONNX = "model.onnx"
 TOKENIZER = "tokenizer.json"  # published where the source has one: a profile's texts become ids by it
-RUNNER = Path(__file__).parent / "runner" / "model.py"
 _LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "loadgen")
 
 Progress = Callable[[str], None]
@@ -57,8 +57,9 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
     found = find_source(source)
     publish.refuse_existing(options)
     require_libraries()
-    weights = sum(file.stat().st_size for file in found.weights)
-    with publish.staged(options, need_bytes=weights + weights // 4) as stage:
+    require_flavour(options)
+    size = sum(file.stat().st_size for file in found.weights)
+    with publish.staged(options, need_bytes=size + size // 4) as stage:
         progress(f"loading {found.label} from {found.origin}")
         encoder = load_encoder(found, options.max_length)
         progress("exporting to ONNX with free batch and length")
@@ -68,12 +69,12 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
         parity = measure(encoder, onnx_run(onnx), points(options.max_batch, encoder.max_length))
         require(parity)
         progress(f"publishing {options.version_folder}")
-        (stage.version / RUNNER.name).write_bytes(RUNNER.read_bytes())
+        weights = _digests(stage)  # before a plan takes their place
+        laid = lay_out(stage, _exported(encoder, facts), options, progress)
         if (tokenizer := found.folder / TOKENIZER).is_file():
             (stage.version / TOKENIZER).write_bytes(tokenizer.read_bytes())
-        config = stage.model / publish.CONFIG
-        config.write_text(render(_serving(options, encoder, facts)), encoding="ascii")
-        sidecar = _sidecar(found, options, encoder, facts, parity, stage)
+        sidecar = _sidecar(found, options, encoder, facts, parity, stage, weights)
+        sidecar["serving"] = dict(laid.recorded)
         (stage.version / SIDECAR).write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")
         files = {
             file.relative_to(stage.model).as_posix(): file.stat().st_size
@@ -99,10 +100,10 @@ def is_current(repository: Path, name: str, options: ConvertOptions, source: str
             told["format"] == FORMAT
             and told["options"] == options.recorded()
             and told["config_sha256"] == sha256(config)
-            and told["runner_sha256"] == sha256(RUNNER) == sha256(there.version_folder / RUNNER.name)
+            and told["runner_sha256"] == sha256(RUNNER)
             and all(
-                (there.version_folder / file).stat().st_size == facts["bytes"]
-                for file, facts in told["onnx"]["files"].items()
+                (there.version_folder / file).stat().st_size == size
+                for file, size in told["serving"]["files"].items()
             )
             and told["source"]["sha256"] == found.digests()
         )
@@ -124,8 +125,13 @@ def _numbers(value: Any) -> frozenset[int]:
     return frozenset(number for item in inside for number in _numbers(item))
 
 
-def _serving(options: ConvertOptions, encoder: Encoder, facts: OnnxFacts) -> Serving:
-    width = (-1, encoder.width) if encoder.per_token else (encoder.width,)
+def _digests(stage: publish.Stage) -> dict[str, Any]:
+    """Of the ONNX file, and the second one that there is beyond 1.5 GB."""
+    files = sorted(stage.version.glob(f"{ONNX}*"))
+    return {f.name: {"bytes": f.stat().st_size, "sha256": sha256(f)} for f in files}
+
+
+def _exported(encoder: Encoder, facts: OnnxFacts) -> Exported:
     parameters = {
         "vocab_size": str(encoder.vocab_size),
         "max_length": str(encoder.max_length),
@@ -133,18 +139,14 @@ def _serving(options: ConvertOptions, encoder: Encoder, facts: OnnxFacts) -> Ser
     }
     if "token_type_ids" in encoder.inputs:
         parameters["type_vocab_size"] = str(encoder.type_vocab_size)
-    if options.threads is not None:
-        parameters["threads"] = str(options.threads)
-    return Serving(
-        name=options.name,
-        # Left out, token_type_ids are zeros: one sequence.
-        inputs=tuple(TensorSpec(n, "INT64", (-1,), optional=n == "token_type_ids") for n in encoder.inputs),
-        outputs=(TensorSpec(facts.output.name, facts.output.datatype, width),),
-        max_batch=options.max_batch,
-        delay_ns=options.delay_ns,
-        instances=options.instances,
-        ragged=options.ragged,
+    inputs = {t.name: FullTensor(t.name, t.datatype, t.axes) for t in facts.inputs}
+    return Exported(
+        inputs=tuple(inputs[name] for name in encoder.inputs),
+        outputs=(FullTensor(facts.output.name, facts.output.datatype, facts.output.axes),),
+        max_length=encoder.max_length,
+        optional=frozenset({"token_type_ids"}),  # left out, they are zeros: one sequence
         parameters=parameters,
+        fills={"input_ids": Fill(0, encoder.vocab_size - 1), "attention_mask": Fill(1, 1)},
     )
 
 
@@ -155,8 +157,8 @@ def _sidecar(
     facts: OnnxFacts,
     parity: list[ParityPoint],
     stage: publish.Stage,
+    weights: Mapping[str, Any],
 ) -> dict[str, Any]:
-    weights = sorted(stage.version.glob(f"{ONNX}*"))  # beyond 1.5 GB there is a second file
     tensors = {
         side: [{"name": t.name, "datatype": t.datatype, "shape": list(t.axes)} for t in values]
         for side, values in (("inputs", facts.inputs), ("outputs", (facts.output,)))
@@ -178,7 +180,7 @@ def _sidecar(
         },
         "options": options.recorded(),
         "onnx": {
-            "files": {f.name: {"bytes": f.stat().st_size, "sha256": sha256(f)} for f in weights},
+            "files": weights,
             "opset": facts.opset,
             "ir_version": facts.ir_version,
             "exporter": "torch.onnx.export(dynamo=True)",
@@ -188,6 +190,7 @@ def _sidecar(
         "config_sha256": sha256(stage.model / publish.CONFIG),
         "parity": {"precision": "FP32", "allowed_max_abs": MAX_ABS, "points": [p.as_json() for p in parity]},
         "versions": {"python": platform.python_version(), **_versions()},
+        "environment": quick(),
     }
 
 

@@ -4,9 +4,11 @@ It must not know torch, ONNX or where models come from.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
+from loadgen.convert.serve_options import ServeOptions
 from loadgen.records import LoadgenError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -34,6 +36,7 @@ class ConvertOptions:
     max_length: int | None = None
     threads: int | None = None
     replace: bool = False
+    serve: ServeOptions = field(default_factory=ServeOptions)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -57,7 +60,7 @@ class ConvertOptions:
         """Where this version's files are, once published."""
         return self.model_folder / str(self.version)
 
-    def recorded(self) -> dict[str, int | bool | None]:
+    def recorded(self) -> dict[str, Any]:
         """The options that decide what is published, for the sidecar: not where it goes."""
         return {
             "max_batch": self.max_batch,
@@ -66,4 +69,5 @@ class ConvertOptions:
             "ragged": self.ragged,
             "max_length": self.max_length,
             "threads": self.threads,
+            "serve": self.serve.recorded(),
         }
