@@ -161,9 +161,10 @@ def profiles_of(model: Exported, max_batch: int, asked: PlanOptions) -> tuple[Ra
 
 
 def traffic_lengths(file: str) -> list[int]:
-    """The length of every arrival that a traffic profile plans and that has one.  Raises ProfileError."""
+    """The length of every measured arrival of a traffic profile, where it has one.  Raises ProfileError."""
     from loadgen.schedule import plan
     from loadgen.traffic.profile import load_profile
 
-    columns = [phase.length for phase in plan(load_profile(file)).phases if phase.length is not None]
+    phases = plan(load_profile(file)).phases
+    columns = [phase.length for phase in phases if phase.measured and phase.length is not None]
     return [int(n) for column in columns for n in column if n > 0]
