@@ -69,5 +69,5 @@ class ConvertOptions:
             "ragged": self.ragged,
             "max_length": self.max_length,
             "threads": self.threads,
-            "serve": self.serve.recorded(),
+            **({"serve": serve} if (serve := self.serve.recorded()) else {}),
         }

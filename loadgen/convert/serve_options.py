@@ -3,6 +3,7 @@
 It must not know torch, ONNX, TensorRT, or which tensors the model has.
 """
 
+import json
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
@@ -100,13 +101,11 @@ class ServeOptions:
             raise ServeOptionError(f"accelerators are onnxruntime's own; the flavour is {self.flavour}")
 
     def recorded(self) -> dict[str, Any]:
-        """For the sidecar, as JSON gives it back: tuples are lists."""
-        return {
-            key: [list(v) if isinstance(v, tuple) else v for v in value]
-            if isinstance(value, tuple)
-            else value
-            for key, value in asdict(self).items()
-        }
+        """What was asked for beside the defaults, for the sidecar, as JSON gives it back: tuples are lists."""
+        told, plain = asdict(self), asdict(ServeOptions())
+        changed = {key: value for key, value in told.items() if value != plain[key]}
+        found: dict[str, Any] = json.loads(json.dumps(changed))
+        return found
 
 
 def whole_numbers(text: str, option: str) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ class ILogger:
     INTERNAL_ERROR, ERROR, WARNING, INFO, VERBOSE = range(5)
 
 
-def module(version, *, engine=None, parser_errors=(), build_error=None):
+def module(version, *, engine=None, parser_errors=(), build_error=None):  # noqa: C901 - a package in one place
     """`engine`: {name: (TensorIOMode, DataType, shape)}, what a plan deserialises to; None: it does not."""
     calls = []
     tensors = engine or {

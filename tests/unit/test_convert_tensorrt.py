@@ -94,8 +94,8 @@ def test_the_engines_types_are_the_engines_not_the_files(rtx, tmp_path):
         ([helper.make_node("Frob", ["x"], ["y"], name="frob_1", domain="ours")],
          "TensorRT cannot read m.onnx: node 'frob_1' (Frob): creator && \"Plugin not found"),
         ([helper.make_node("Cast", ["x"], ["c"], to=TensorProto.FLOAT16), helper.make_node("Add", ["c", "x"], ["y"], name="a")],
-         "TensorRT cannot read m.onnx: node 'a' (Add): Invalid Node - a ITensor::getDimensions: Error Code 4: API Usage Error "
-         "(a: ElementWiseOperation SUM must have same input types. But they are of types Half and Float."),
+         ("TensorRT cannot read m.onnx: node 'a' (Add): Invalid Node - a ITensor::getDimensions: Error Code 4: API Usage Error "
+         "(a: ElementWiseOperation SUM must have same input types. But they are of types Half and Float.")),
     ],
 )  # fmt: skip
 def test_the_parsers_own_line_is_told(rtx, tmp_path, nodes, said):
@@ -129,7 +129,7 @@ def test_the_builders_own_line_is_told(rtx, tmp_path, monkeypatch, options, said
 
 def test_a_file_that_is_no_model(rtx, tmp_path):
     (tmp_path / "m.onnx").write_bytes(b"hello")
-    with pytest.raises(TensorRTError, match="m.onnx is no ONNX model: there is no output in it"):
+    with pytest.raises(TensorRTError, match=r"m.onnx is no ONNX model: there is no output in it"):
         build(rtx, tmp_path / "m.onnx", tmp_path / "m.plan", BuildOptions(X4, target="8.9"))
 
 
@@ -244,7 +244,7 @@ def test_a_tensorrt_that_is_missing_too_old_or_does_not_load(monkeypatch):
         find_tensorrt()
     module_that_fails(monkeypatch, lambda _: OSError("libcudart.so.13: cannot open\nshared object file"))
     with pytest.raises(
-        TensorRTError, match="tensorrt does not load: libcudart.so.13: cannot open shared object file; "
+        TensorRTError, match=r"tensorrt does not load: libcudart.so.13: cannot open shared object file; "
     ):
         find_tensorrt()
 
@@ -279,7 +279,7 @@ def test_engines_for_another_gpu_and_of_rtx_are_refused(gpu, tmp_path):
     ):
         require_same_gpu(built, "8.9")
     with pytest.raises(
-        TensorRTError, match="TensorRT for RTX 1.7.1, and Triton's tensorrt_plan does not load those"
+        TensorRTError, match=r"TensorRT for RTX 1.7.1, and Triton's tensorrt_plan does not load those"
     ):
         require_loadable("tensorrt_rtx", "1.7.1", "1.7.1")
 

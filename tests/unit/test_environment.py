@@ -45,6 +45,7 @@ def test_the_cuda_of_torch_is_read_from_its_file(tmp_path, monkeypatch):
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise SystemExit('imported')")
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "torch", raising=False)  # another test may have imported it
     for line, found in (
         ("cuda: Optional[str] = '13.0'", "13.0"),
         ("cuda: Optional[str] = None", None),
@@ -91,8 +92,8 @@ def test_no_driver_is_told_in_the_loaders_words(monkeypatch):
     ("told", "said"),
     [
         ({"libraries": {"torch": "2.13.0+cu130"}, "torch_cuda": "13.0", "gpu": H200},
-         "torch 2.13.0+cu130 is built for CUDA 13.0, the driver 570.86 runs CUDA up to 12.8: "
-         "update the driver, or install torch for CUDA 12"),
+         ("torch 2.13.0+cu130 is built for CUDA 13.0, the driver 570.86 runs CUDA up to 12.8: "
+         "update the driver, or install torch for CUDA 12")),
         ({"libraries": {"torch": "2.13.0+cu129"}, "torch_cuda": "12.9", "gpu": H200}, None),  # within one major it runs
         ({"libraries": {"torch": "2.13.0+cpu"}, "torch_cuda": None, "gpu": H200},
          "torch 2.13.0+cpu is built without CUDA and cannot use NVIDIA H200: install a CUDA build of it"),
@@ -104,8 +105,8 @@ def test_no_driver_is_told_in_the_loaders_words(monkeypatch):
         ({"libraries": {"onnxruntime": "1.32.0"}, "gpu": H200},
          "onnxruntime 1.32.0 runs on the CPU; onnxruntime-gpu can use NVIDIA H200"),
         ({"libraries": {"onnxruntime": "1.32.0", "onnxruntime-gpu": "1.31.0"}},
-         "onnxruntime 1.32.0 and onnxruntime-gpu 1.31.0 write into the same folder and the later one wins: "
-         "uninstall both, then install one"),
+         ("onnxruntime 1.32.0 and onnxruntime-gpu 1.31.0 write into the same folder and the later one wins: "
+         "uninstall both, then install one")),
         ({"libraries": {"tensorrt-cu13": "10.13.2.6"}, "server_tensorrt": "10.14.1"},
          "TensorRT 10.13.2.6 builds engines that the server's 10.14.1 does not load: convert with the server's version"),
         ({"libraries": {"tensorrt-cu13": "10.13.2.6"}, "server_tensorrt": "10.13.2"}, None),

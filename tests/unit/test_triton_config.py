@@ -183,13 +183,13 @@ def test_a_form_that_does_not_fit_names_the_field(told, said):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("max_batch_size: 4\nmax_batch: 3", "c.pbtxt, line 2, column 1: Message type \"inference.ModelConfig\" has no field named \"max_batch\""),
+        ("max_batch_size: 4\nmax_batch: 3", 'c.pbtxt, line 2, column 1: Message type "inference.ModelConfig" has no field named "max_batch"'),
         ("a: 1", "c.pbtxt, line 1, column 1: "),
-        ("input {\n  name: \"x\"\n  data_type: TYPE_INT65 }", "c.pbtxt, line 3, column 14: "),
-        ("name: \"a\"\nname: \"b\"", "c.pbtxt, line 2, column 7: "),
-        ("\n\nname: \"open", "c.pbtxt, line 3, column 7: "),
-        ("input {\n name: \"x\"\n", "c.pbtxt, line "),
-        ("dynamic_batching { }\nsequence_batching { }", "c.pbtxt, line 2, column 1: Field \"sequence_batching\" is specified along with field \"dynamic_batching\""),
+        ('input {\n  name: "x"\n  data_type: TYPE_INT65 }', "c.pbtxt, line 3, column 14: "),
+        ('name: "a"\nname: "b"', "c.pbtxt, line 2, column 7: "),
+        ('\n\nname: "open', "c.pbtxt, line 3, column 7: "),
+        ('input {\n name: "x"\n', "c.pbtxt, line "),
+        ("dynamic_batching { }\nsequence_batching { }", 'c.pbtxt, line 2, column 1: Field "sequence_batching" is specified along with field "dynamic_batching"'),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read_has_its_line(text, said):
@@ -221,7 +221,7 @@ def test_a_text_that_says_something_else_is_caught(monkeypatch):
 
 
 def test_numbers_that_do_not_fit_are_caught_before_a_server_sees_them():
-    with pytest.raises(ConfigError, match="out of range|Couldn't parse"):
+    with pytest.raises(ConfigError, match=r"out of range|Couldn't parse"):
         render(ModelConfig(max_batch_size=2**40))
 
 
