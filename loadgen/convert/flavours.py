@@ -27,7 +27,7 @@ RUNNER = Path(__file__).parent / "runner" / "model.py"
 class Exported:
     """What is known of the ONNX file in a stage.
 
-    `batched` False: no axis is a batch, whatever their names.  `padded`: the runner may join rows of different
+    `batched` says whether the first axes are the batch; None: they are where they are free and of one name.  `padded`: the runner may join rows of different
     lengths.  `optional` inputs are filled by the runner when a request has none.  `parameters` go into the config.
     `fills` are the values a whole-number input may take, for warm-ups.  `max_length` is the longest row served.
     """
@@ -35,7 +35,7 @@ class Exported:
     inputs: tuple[FullTensor, ...]
     outputs: tuple[FullTensor, ...]
     max_length: int
-    batched: bool = True
+    batched: bool | None = None
     padded: bool = True
     optional: frozenset[str] = frozenset()
     parameters: Mapping[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class LaidOut:
     """What was written; `recorded` is for the sidecar, `warnings` for the user."""
 
     serving: Serving
-    recorded: Mapping[str, Any]
+    recorded: dict[str, Any]
     warnings: tuple[str, ...]
 
 
@@ -59,12 +59,14 @@ def lay_out(
     Raises ConfigError, TensorRTError or a refusal of the server's version; the stage is then worth nothing.
     """
     flavour = options.serve.flavour
-    told: dict[str, Any] = {"flavour": str(flavour)}
+    serves: dict[str, Any] = {"flavour": str(flavour)}
+    told: dict[str, Any] = {"serving": serves}
     profiles = 0
     if flavour is Flavour.TENSORRT:
         shown, told["tensorrt"], profiles, warnings = _plan(stage, model, options, progress)
     else:
-        shown = show(model.inputs, model.outputs, options.max_batch if model.batched else 0)
+        largest = options.max_batch if model.batched is not False else 0
+        shown = show(model.inputs, model.outputs, largest, by_name=model.batched is None)
         warnings = []
     if flavour is Flavour.PYTHON:
         (stage.version / RUNNER.name).write_bytes(RUNNER.read_bytes())
@@ -95,7 +97,7 @@ def lay_out(
         for name, data in grid.files.items():
             (folder / name).write_bytes(data)
     files = {f.name: f.stat().st_size for f in sorted(stage.version.iterdir())}
-    told |= {"max_batch": shown.max_batch, "warnings": warnings, "files": files}
+    serves |= {"max_batch": shown.max_batch, "warnings": warnings, "files": files}
     return LaidOut(serving, told, tuple(warnings))
 
 
@@ -127,8 +129,8 @@ def _plan(
     """Builds the engine in place of the ONNX file; the configuration's tensors are the engine's own."""
     asked = options.serve.plan
     found = _fitting(asked)
-    batch = show(model.inputs, model.outputs, options.max_batch)
-    if batch.why or not model.batched:
+    batch = show(model.inputs, model.outputs, options.max_batch, by_name=model.batched is None)
+    if batch.why or model.batched is False:
         why = batch.why or "none of its axes is a batch"
         raise ConfigError(f"a TensorRT engine is built for batches here, and this model takes none: {why}")
     made_for = profiles_of(model, options.max_batch, asked)

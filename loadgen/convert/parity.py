@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.convert import inputs
 from loadgen.convert.encoder import Encoder, first_line
 from loadgen.records import LoadgenError
 
 MAX_ABS = 1e-4  # FP32: what reordering of sums may cost, and no more
 
-Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
-Feeds = Mapping[str, Ints]
+Feeds = Mapping[str, npt.NDArray[Any]]
 Run = Callable[[Feeds], Floats]
 
 ONNX_VS_TORCH = "onnx = torch"
@@ -79,19 +79,9 @@ def onnx_run(path: Path) -> Run:
     return run
 
 
-def make_feeds(encoder: Encoder, lengths: Sequence[int], rng: np.random.Generator) -> dict[str, Ints]:
-    """Random rows of those lengths, padded to the longest; ids inside the vocabulary, none of them padding."""
-    width = max(lengths)
-    mask = (np.arange(width) < np.asarray(lengths)[:, None]).astype(np.int64)
-    ids = rng.integers(0, encoder.vocab_size - 1, mask.shape)
-    ids += ids >= encoder.pad_token_id  # skips the padding id, which gives some models other positions
-    types = rng.integers(0, max(encoder.type_vocab_size, 1), mask.shape) * mask
-    values = {
-        "input_ids": np.where(mask == 1, ids, encoder.pad_token_id),
-        "attention_mask": mask,
-        "token_type_ids": types,
-    }
-    return {name: values[name] for name in encoder.inputs}
+def make_feeds(encoder: Encoder, lengths: Sequence[int], rng: np.random.Generator) -> dict[str, Any]:
+    """Random rows of those lengths, padded to the longest, within what the model takes."""
+    return inputs.make_feeds(encoder.specs, lengths, rng)
 
 
 def measure(
@@ -103,7 +93,8 @@ def measure(
     found: list[ParityPoint] = []
     for batch, length in sizes:
         # One row is as long as asked, the others are shorter: a batch of equals would hide the mask.
-        lengths = [length, *(int(n) for n in rng.integers(1, length + 1, batch - 1))]
+        shorter = [int(n) for n in rng.integers(1, length + 1, batch - 1)]
+        lengths = [length, *shorter] if encoder.padded else [length] * batch
         feeds = make_feeds(encoder, lengths, rng)
         want, got = torch(feeds), _try(onnx, feeds, batch, length)
         found.append(_point(ONNX_VS_TORCH, encoder, lengths, want, got, length))
@@ -111,6 +102,11 @@ def measure(
             found.append(_alone(ALONE_TORCH, encoder, torch, feeds, lengths, want))
             found.append(_alone(ALONE_ONNX, encoder, onnx, feeds, lengths, got))
     return found
+
+
+def passed(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> bool:
+    """Whether every point is within the threshold."""
+    return all(point.max_abs <= max_abs for point in found)
 
 
 def require(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> None:
@@ -130,10 +126,10 @@ def _alone(
     check: str, encoder: Encoder, run: Run, feeds: Feeds, lengths: Sequence[int], padded: Floats
 ) -> ParityPoint:  # fmt: skip
     """Each row run alone at its own length against the same row inside the padded batch."""
-    batch, width = feeds["input_ids"].shape
+    batch, width = len(lengths), max(lengths)
     rows = []
     for row, length in enumerate(lengths):
-        own = {name: np.ascontiguousarray(value[row : row + 1, :length]) for name, value in feeds.items()}
+        own = inputs.one_row(encoder.specs, feeds, row, length)
         rows.append(_try(run, own, 1, length)[0])
     if not encoder.per_token:
         return _point(check, encoder, lengths, np.stack(rows), padded, width)

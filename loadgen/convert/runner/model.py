@@ -1,4 +1,4 @@
-"""Serves an ONNX encoder from Triton's python backend: pads the requests of a batch, runs once, splits.
+"""Serves an ONNX model from Triton's python backend: pads the requests of a batch, runs once, splits.
 
 This file is copied beside model.onnx and runs in the server's environment, where there is only numpy and
 onnxruntime: it must not import anything of the package it came from.  Padding never changes an answer,
@@ -19,10 +19,12 @@ try:
 except ImportError:  # outside Triton, where only the functions below are wanted
     pb_utils = None
 
-Ints = npt.NDArray[np.int64]
 Array = npt.NDArray[Any]
-Feeds = Mapping[str, Ints]
+Feeds = Mapping[str, Array]
 Run = Callable[[Feeds], Array]
+Axes = Sequence[str | int]  # a size, or the name of a free axis; the first is the batch where there is one
+
+TEXT: Axes = ("batch", "length")
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a fault
@@ -30,51 +32,68 @@ class Refused(Exception):  # noqa: N818 - an answer, not a fault
 
 
 class Limits:
-    """What the model takes, from the parameters of its configuration."""
+    """What the model takes, from the parameters of its configuration.
+
+    Without a parameter `axes` every input is [batch, length]; with it, what it says.
+    """
 
     def __init__(self, parameters: Mapping[str, str]) -> None:
-        self.vocab_size = int(parameters["vocab_size"])
-        self.max_length = int(parameters["max_length"])
+        told = json.loads(parameters.get("axes", "{}"))
+        self.axes: Mapping[str, Axes] = told.get("inputs", {})
+        self.batched = all(axes[:1] == ["batch"] for axes in self.axes.values())
+        self.vocab_size = int(parameters.get("vocab_size", 0))
+        self.max_length = int(parameters.get("max_length", 0))
         self.pad_token_id = int(parameters.get("pad_token_id", 0))
         self.type_vocab_size = int(parameters.get("type_vocab_size", 0))
         self.pads = {"input_ids": self.pad_token_id}  # every other input is padded with 0
 
-    def check_shape(self, feeds: Feeds) -> None:
-        """Raises Refused unless each tensor of a request is [rows, length], all alike, and short enough."""
-        shape = feeds["input_ids"].shape
-        if len(shape) != 2 or 0 in shape:  # noqa: PLR2004 - rows and length
-            raise Refused(
-                f"input_ids has the shape {list(shape)}; allowed is [batch, length], both 1 or more"
-            )
-        if shape[1] > self.max_length:
-            raise Refused(f"length {shape[1]} is beyond the model's maximum of {self.max_length}")
+    def of(self, name: str) -> Axes:
+        """The axes of an input."""
+        return self.axes.get(name, TEXT)
+
+    def check_shape(self, feeds: Feeds) -> dict[str, int]:
+        """The size of each free axis of a request; raises Refused unless its tensors fit, agree and are not empty."""
+        sizes: dict[str, int] = {}
         for name, array in feeds.items():
-            if array.shape != shape:
+            axes = self.of(name)
+            if len(array.shape) != len(axes) or 0 in array.shape:
+                words = ", ".join(str(axis) for axis in axes)
                 raise Refused(
-                    f"{name} has the shape {list(array.shape)}, input_ids {list(shape)}; they must agree"
+                    f"{name} has the shape {list(array.shape)}; allowed is [{words}], each 1 or more"
                 )
+            for axis, size in zip(axes, array.shape, strict=True):
+                if (size if isinstance(axis, int) else sizes.setdefault(axis, size)) != (
+                    axis if isinstance(axis, int) else size
+                ):
+                    first = next(iter(feeds))
+                    raise Refused(
+                        f"{name} has the shape {list(array.shape)}, {first} {list(feeds[first].shape)}; "
+                        "they must agree"
+                    )
+        if self.max_length and sizes.get("length", 0) > self.max_length:
+            raise Refused(f"length {sizes['length']} is beyond the model's maximum of {self.max_length}")
+        return sizes
 
     def check_values(self, feeds: Feeds) -> None:
         """Raises Refused if an id is in no table: the lookup would fail, and with it the whole batch."""
         for name, size in (("input_ids", self.vocab_size), ("token_type_ids", self.type_vocab_size)):
             array = feeds.get(name)
-            if array is None or array.size == 0:
+            if array is None or array.size == 0 or not size:
                 continue
             low, high = int(array.min()), int(array.max())
             if low < 0 or high >= size:
                 raise Refused(f"{name} holds {low if low < 0 else high}; allowed is 0..{size - 1}")
 
 
-def pad_concat(arrays: Sequence[Ints], width: int, fill: int) -> Ints:
-    """Arrays [rows, length] one below the other, each padded on the right to `width` with `fill`."""
-    if all(array.shape[1] == width for array in arrays):
+def pad_concat(arrays: Sequence[Array], shape: Sequence[int], fill: int) -> Array:
+    """Arrays one below the other, each padded behind its end to `shape` (of one row) with `fill`."""
+    if all(array.shape[1:] == tuple(shape) for array in arrays):
         return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-    out = np.full((sum(len(array) for array in arrays), width), fill, np.int64)
+    out = np.full((sum(len(array) for array in arrays), *shape), fill, arrays[0].dtype)
     row = 0
     for array in arrays:
-        rows, length = array.shape
-        out[row : row + rows, :length] = array
-        row += rows
+        out[(slice(row, row + len(array)), *(slice(size) for size in array.shape[1:]))] = array
+        row += len(array)
     return out
 
 
@@ -92,15 +111,17 @@ def split(answer: Array, shapes: Sequence[tuple[int, int]], per_token: bool) -> 
 
 
 def run_batch(run: Run, batch: Sequence[Feeds], limits: Limits, per_token: bool) -> list[Array]:
-    """One run for all requests of `batch`, a list of {input name: int64 [rows, length]}."""
-    shapes = [(len(feeds["input_ids"]), feeds["input_ids"].shape[1]) for feeds in batch]
-    width = max(length for _, length in shapes)
-    joined = {
-        name: pad_concat([feeds[name] for feeds in batch], width, limits.pads.get(name, 0))
-        for name in batch[0]
-    }
+    """One run for all requests of `batch`, a list of {input name: array [rows, ...]}."""
+    sizes = [limits.check_shape(feeds) for feeds in batch]
+    if not limits.batched:
+        return [run(feeds) for feeds in batch]
+    joined = {}
+    for name in batch[0]:
+        arrays = [feeds[name] for feeds in batch]
+        widest = [max(array.shape[at] for array in arrays) for at in range(1, arrays[0].ndim)]
+        joined[name] = pad_concat(arrays, widest, limits.pads.get(name, 0))
     limits.check_values(joined)
-    return split(run(joined), shapes, per_token)
+    return split(run(joined), [(size["batch"], size.get("length", 1)) for size in sizes], per_token)
 
 
 def answer_all(
@@ -160,7 +181,9 @@ class TritonPythonModel:
         self.inputs = [(tensor["name"], tensor.get("optional", False)) for tensor in config["input"]]
         output = config["output"][0]
         self.output = output["name"]
-        self.per_token = len(output["dims"]) > 1  # [length, width] beside the batch axis
+        axes = json.loads(parameters.get("axes", "{}"))
+        # Of a text encoder [length, width] beside the batch axis; others say it.
+        self.per_token = axes.get("per_token", len(output["dims"]) > 1)
         instances = sum(group.get("count", 1) for group in config.get("instance_group", [])) or 1
         threads = int(parameters.get("threads", 0)) or default_threads(instances)
         folder = Path(args["model_repository"]) / args["model_version"]
@@ -174,12 +197,12 @@ class TritonPythonModel:
 
     def run(self, feeds: Feeds) -> Array:
         """The model, once."""
-        answer: Array = self.session.run(None, feeds)[0]
+        answer: Array = self.session.run([self.output], feeds)[0]
         return answer
 
     def read(self, request: Any) -> Feeds | Exception:
-        """{name: int64 array}, an optional input that was left out as zeros; or the reason why not."""
-        feeds: dict[str, Ints] = {}
+        """{name: array}, an optional input that was left out as zeros; or the reason why not."""
+        feeds: dict[str, Array] = {}
         try:
             for name, optional in self.inputs:
                 tensor = pb_utils.get_input_tensor_by_name(request, name)

@@ -1,0 +1,151 @@
+"""`loadgen bench engine`: one model in several runtimes, offline: speed, memory, accuracy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from loadgen.cli.progress import Progress
+from loadgen.records import LoadgenError
+from loadgen.units import UnitError, parse_bytes, parse_duration, show_bytes, show_ns
+
+_HEAD = ("engine", "batch", "length", "median", "p99", "samples/s", "tokens/s", "peak", "cosine")
+_ROW = "{:18} {:>5} {:>6} {:>8} {:>8} {:>9} {:>10} {:>9} {:>7}"
+
+
+def engine(
+    source: Annotated[str, typer.Argument(help="minilm, or a local model folder.")],
+    batches: Annotated[str, typer.Option(help="Batch sizes.")] = "1,4,16",
+    lengths: Annotated[
+        str, typer.Option(help="Lengths in tokens; left out, those of 16, 64 and 128 that it takes.")
+    ] = "",
+    precisions: Annotated[str, typer.Option(help="Of fp32, fp16, bf16, int8, fp8.")] = "fp32",
+    runtimes: Annotated[
+        str, typer.Option(help="Of torch, torch-compile, onnxruntime, tensorrt.")
+    ] = "torch,onnxruntime",
+    mode: Annotated[str, typer.Option(help="infer, or train: forward, backward and optimizer.")] = "infer",
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    seconds: Annotated[float, typer.Option(min=0, help="Time for each cell, beyond its warm-up.")] = 1.0,
+    rounds: Annotated[int, typer.Option(min=1, help="Calls measured of each cell at least.")] = 10,
+    warmup: Annotated[int, typer.Option(min=1, help="Calls before, in no figure.")] = 3,
+    threads: Annotated[
+        int | None, typer.Option(min=1, help="CPU threads; the runtime's own choice else.")
+    ] = None,
+    calibration: Annotated[
+        Path | None, typer.Option(help="Rows for int8 and fp8: a profile, a text or an .npz file.")
+    ] = None,
+    autotune: Annotated[
+        bool, typer.Option("--autotune", help="Choose runtime, precision and batch within the limits below.")
+    ] = False,
+    floor: Annotated[
+        float, typer.Option(help="Least agreement with fp32: embedding ranks, else cosine.")
+    ] = 0.98,
+    ceiling: Annotated[str | None, typer.Option(help='Most peak memory, e.g. "2GiB".')] = None,
+    max_latency: Annotated[str | None, typer.Option(help='Longest median call, e.g. "50ms".')] = None,
+    trace: Annotated[bool, typer.Option("--trace", help="Profile the slowest cell into trace.json.")] = False,
+    out: Annotated[Path, typer.Option(help="Folder for engine.json, cells.csv, engine.html.")] = Path(
+        "engine-bench"
+    ),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Measure a model in several runtimes without a server: latency, throughput, memory, accuracy.
+
+    Ctrl-C keeps the cells that are finished.
+
+    Example: loadgen bench engine minilm --precisions fp32,int8 --autotune
+    """
+    from loadgen.enginebench.cells import Asked
+    from loadgen.enginebench.job import Job, bench_engine
+    from loadgen.enginebench.result import Wanted
+    from loadgen.enginebench.run import find_device
+
+    asked = Asked(
+        batches=_numbers("--batches", batches), lengths=_numbers("--lengths", lengths),
+        precisions=_names(precisions), runtimes=_names(runtimes), mode=mode, device=find_device(device),
+        seconds=seconds, rounds=rounds, warmup=warmup, threads=threads,
+    )  # fmt: skip
+    if autotune and mode != "infer":
+        raise LoadgenError("--autotune chooses among --mode infer; training has no accuracy to hold")
+    wanted = Wanted(
+        floor,
+        None if ceiling is None else _read("--ceiling", parse_bytes, ceiling),
+        None if max_latency is None else _read("--max-latency", parse_duration, max_latency),
+    )
+    with Progress() as progress:
+        told = bench_engine(
+            Job(source, asked, calibration, wanted if autotune else None, trace, out), progress.tick
+        )
+    if as_json:
+        typer.echo(json.dumps(told, indent=1))
+    else:
+        _show(told, out)
+    if not told["finished"]:
+        raise typer.Exit(130)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    try:
+        return tuple(dict.fromkeys(int(part) for part in text.split(",") if part.strip()))
+    except ValueError:
+        raise LoadgenError(f'{option} {text!r}: whole numbers are expected, e.g. "1,4,16"') from None
+
+
+def _read(option: str, parse: Any, text: str) -> int:
+    try:
+        return int(parse(text))
+    except UnitError as why:
+        raise LoadgenError(f"{option}: {why}") from None
+
+
+def _show(told: dict[str, Any], out: Path) -> None:
+    failed: dict[tuple[str, str, str], int] = {}
+    typer.echo(f"{told['model']['label']}, {told['asked']['mode']}, {told['device']['name']}")
+    typer.echo(_ROW.format(*_HEAD))
+    for cell in told["cells"]:
+        if cell["error"]:
+            key = cell["runtime"], cell["precision"], cell["error"]
+            failed[key] = failed.get(key, 0) + 1
+            continue
+        typer.echo(
+            _ROW.format(
+                f"{cell['runtime']} {cell['precision']}", cell["batch"], cell["length"], show_ns(cell["median_ns"]),
+                show_ns(cell["p99_ns"]), f"{cell['samples_per_s']:,.0f}", f"{cell['tokens_per_s']:,.0f}",
+                "-" if cell["peak_bytes"] is None else show_bytes(cell["peak_bytes"]),
+                "-" if cell["cosine"] is None else f"{cell['cosine']:.4f}",
+            )
+        )  # fmt: skip
+    for (runtime, precision, why), cells in failed.items():
+        typer.echo(f"{runtime}, {precision}: {cells} cells not measured: {why}")
+    for one in told["memory_growth"]:
+        if one["linear"] is False:
+            typer.echo(
+                f"{one['runtime']}, {one['precision']}, length {one['length']}: memory grows faster than the batch "
+                f"from {one['at_batch']} on"
+            )
+    for one in told["best_batch"]:
+        typer.echo(
+            f"{one['runtime']}, {one['precision']}, length {one['length']}: best batch {one['batch']}, "
+            f"{one['samples_per_s']:,.1f} samples/s"
+        )
+    _show_choice(told.get("choice"))
+    if not told["finished"]:
+        typer.echo("interrupted: what is above was finished", err=True)
+    typer.echo(f"written to {out}")
+
+
+def _show_choice(choice: dict[str, Any] | None) -> None:
+    if choice is None:
+        return
+    if choice["runtime"] is None:
+        reasons = "; ".join(sorted({one["why"] for one in choice["refused"]})[:3])
+        typer.echo(f"nothing keeps to the limits: {reasons or 'nothing was measured'}")
+        return
+    batches = ", ".join(f"{one['batch']} at length {length}" for length, one in choice["batches"].items())
+    typer.echo(f"choose {choice['runtime']} in {choice['precision']}, batch {batches}")

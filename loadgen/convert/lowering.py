@@ -1,0 +1,107 @@
+"""The step from a proven FP32 file to a proven file in another precision, and the served rung.
+
+It puts precision, calibration and ladder together and knows none of their insides.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from loadgen.convert import publish
+from loadgen.convert.calibration import open_calibration, text_samples
+from loadgen.convert.encoder import Encoder
+from loadgen.convert.ladder import Climb, climb, require
+from loadgen.convert.options import ConvertOptions
+from loadgen.convert.parity import ParityError, Run, onnx_run
+from loadgen.convert.precision import Lowered, PrecisionError, choose_kept, load, lower, save
+from loadgen.convert.served import served_rungs
+from loadgen.convert.sources import Source
+from loadgen.target import parse_target
+
+Progress = Callable[[str], None]
+
+
+def lower_onnx(
+    found: Source, encoder: Encoder, source: Path, to: Path, options: ConvertOptions, progress: Progress
+) -> tuple[Lowered, str | None]:
+    """Writes `to` in the precision asked for.  Also why onnxruntime cannot run it on a CPU; None when it can.
+
+    Raises a LoadgenError; a file that no CPU runs is one unless `force`.
+    """
+    calibration = None
+    if options.calibration is not None:
+        calibration = open_calibration(options.calibration, encoder, found.folder)
+        progress(f"calibrating with {calibration.facts['rows']} rows of {options.calibration.name}")
+    else:
+        progress(f"casting to {options.precision}")
+    done = lower(
+        source, to, options.precision, calibration=calibration, skip_quant=options.skip_quant, keep=options.keep
+    )  # fmt: skip
+    try:
+        onnx_run(to)
+    except ParityError as why:
+        if not options.force:
+            raise PrecisionError(
+                f"{options.precision} does not run on a CPU: {why}; serve it on a GPU and publish it with --force"
+            ) from None
+        return done, str(why)
+    return done, None
+
+
+def climb_onnx(
+    found: Source, encoder: Encoder, source: Path, to: Path, options: ConvertOptions, no_cpu: str | None
+) -> Climb:
+    """The lowered file against PyTorch; where no CPU runs it, FP32 arithmetic rounded the same way.
+
+    `source` is the FP32 file.  Raises ParityError unless `force`.
+    """
+    precision = options.precision
+    if no_cpu is None:
+        rungs = {f"onnx {precision}": onnx_run(to)}
+    else:
+        rungs = {f"onnx {precision}, rounded in fp32": rounded_run(source, to, precision, options.keep)}
+    climbed = climb(
+        encoder, rungs, precision, samples=text_samples(encoder, found.folder), max_batch=options.max_batch
+    )
+    return settle(climbed, options)
+
+
+def climb_served(found: Source, encoder: Encoder, stage: publish.Stage, options: ConvertOptions) -> Climb:
+    """Serves what is staged by the embedded Triton and asks it over HTTP and gRPC.  Raises ParityError unless `force`."""
+    from loadgen.triton.local import LocalTriton
+
+    rungs: dict[str, Run] = {}
+    samples = text_samples(encoder, found.folder)
+    with LocalTriton(stage.model.parent, models=[options.name]) as server:
+        steps: list[Any] = []
+        faults: list[str] = []
+        for url in (server.http_target, server.grpc_target):
+            with served_rungs(parse_target(url), options.name) as rungs:
+                one = climb(encoder, rungs, options.precision, samples=samples, max_batch=options.max_batch)
+            steps += one.steps
+            faults += one.faults
+    return settle(Climb(options.precision, tuple(steps), tuple(faults)), options)
+
+
+def settle(climbed: Climb, options: ConvertOptions) -> Climb:
+    """Raises ParityError for a failed climb; with `force`, marks it instead."""
+    if options.force:
+        return replace(climbed, forced=True)
+    require(climbed)
+    return climbed
+
+
+def rounded_run(source: Path, to: Path, precision: str, keep: tuple[str, ...]) -> Run:
+    """The FP32 file computing on values rounded to the precision, as a run."""
+    from loadgen.convert.mixed import rounded
+
+    model = load(source)
+    rounded(model, precision, choose_kept(model, precision, keep))
+    file = to.with_name(f"{to.name}.rounded")
+    try:
+        save(model, file)
+        return onnx_run(file)
+    finally:
+        for left in to.parent.glob(f"{file.name}*"):
+            left.unlink()

@@ -1,0 +1,97 @@
+"""A model on a running server as a rung of the ladder: tensors out, an answer back, over HTTP or gRPC.
+
+It must not know what is compared, nor measure time.
+"""
+
+import http.client
+import ssl
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from loadgen.convert.encoder import first_line
+from loadgen.convert.ladder import AT_ONCE
+from loadgen.convert.parity import Feeds, Floats, ParityError, Run
+from loadgen.records import Tensor
+from loadgen.target import Target
+from loadgen.wire import kserve_http
+
+_TIMEOUT_S = 60
+_DATATYPES = {
+    "int64": "INT64", "int32": "INT32", "int8": "INT8", "uint8": "UINT8", "bool": "BOOL", "float32": "FP32",
+    "float16": "FP16", "float64": "FP64",
+}  # fmt: skip
+_NUMPY = {"FP32": "<f4", "FP16": "<f2", "FP64": "<f8"}
+
+
+@contextmanager
+def served_rungs(target: Target, model: str, version: str = "") -> Iterator[dict[str, Run]]:
+    """Two rungs of a server: rows in one request, and each row as a request of its own, all at once.
+
+    The second lets the server's own batcher put them together.  They raise ParityError with the server's words.
+    """
+    ask = _grpc if target.protocol == "grpc" else _http
+    with ThreadPoolExecutor(8) as pool, ask(target, model, version) as run:
+
+        def together(feeds: Feeds) -> Floats:
+            rows = len(next(iter(feeds.values())))
+            one = [{name: value[at : at + 1] for name, value in feeds.items()} for at in range(rows)]
+            return np.concatenate(list(pool.map(run, one)))
+
+        yield {f"served, {target.protocol}": run, f"served, {target.protocol}, {AT_ONCE}": together}
+
+
+@contextmanager
+def _http(target: Target, model: str, version: str) -> Iterator[Run]:
+    def run(feeds: Feeds) -> Floats:
+        tensors = [
+            Tensor(name, _DATATYPES[str(value.dtype)], value.shape, np.ascontiguousarray(value).tobytes())
+            for name, value in feeds.items()
+        ]
+        request = kserve_http.infer_request(model, version, tensors)
+        if target.tls:
+            link: http.client.HTTPConnection = http.client.HTTPSConnection(
+                target.host, target.port, timeout=_TIMEOUT_S, context=ssl.create_default_context()
+            )
+        else:
+            link = http.client.HTTPConnection(target.host, target.port, timeout=_TIMEOUT_S)
+        try:
+            link.request("POST", f"{target.base_path}/{request.path}", request.body, dict(request.headers))
+            answer = link.getresponse()
+            body = answer.read()
+        except OSError as why:
+            raise ParityError(f"parity: {target.url} does not answer: {first_line(why)}") from None
+        finally:
+            link.close()
+        if answer.status != http.client.OK:
+            words = body.decode(errors="replace")[:300]
+            raise ParityError(f"parity: {target.url} refuses {model}: {answer.status} {words}")
+        headers = {name.lower(): value for name, value in answer.getheaders()}
+        (first, *_) = kserve_http.read_infer_response(headers, body)
+        return np.frombuffer(first.data, _NUMPY[first.datatype]).reshape(first.shape).astype(np.float32)
+
+    yield run
+
+
+@contextmanager
+def _grpc(target: Target, model: str, version: str) -> Iterator[Run]:
+    from tritonclient.grpc import InferenceServerClient, InferInput
+    from tritonclient.utils import InferenceServerException
+
+    with InferenceServerClient(target.authority, ssl=target.tls) as client:
+
+        def run(feeds: Feeds) -> Floats:
+            inputs: list[Any] = []
+            for name, value in feeds.items():
+                inputs.append(InferInput(name, list(value.shape), _DATATYPES[str(value.dtype)]))
+                inputs[-1].set_data_from_numpy(np.ascontiguousarray(value))
+            try:
+                answer = client.infer(model, inputs, model_version=version, client_timeout=_TIMEOUT_S)
+            except InferenceServerException as why:
+                raise ParityError(f"parity: {target.url} refuses {model}: {why.message()}") from None
+            return np.asarray(answer.as_numpy(answer.get_response().outputs[0].name), np.float32)
+
+        yield run

@@ -1,0 +1,165 @@
+"""A model opened in one runtime and precision: tensors in, an answer out, on a CPU or a GPU.
+
+Whatever cannot be opened is an Unavailable with the reason, and a cell of the result.  It must not know time
+or memory.
+"""
+
+import importlib
+import importlib.util
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from loadgen.convert.encoder import Encoder, first_line, quiet
+from loadgen.convert.parity import Feeds
+from loadgen.enginebench.cells import Asked
+from loadgen.records import LoadgenError
+
+Floats = npt.NDArray[np.float32]
+
+
+class Unavailable(LoadgenError):  # noqa: N818 - an answer, not a fault
+    """A runtime or precision that is not to be had here; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """`bind(feeds)` puts tensors where the runtime wants them and gives the call to measure, whose result
+    `read` makes an array of.  `on_stream`: its work goes to torch's current CUDA stream.
+    """
+
+    bind: Callable[[Feeds], Callable[[], Any]]
+    read: Callable[[Any], Floats]
+    on_stream: bool
+    profile: Callable[[], str | None] = lambda: None
+
+    def answer(self, feeds: Feeds) -> Floats:
+        return self.read(self.bind(feeds)())
+
+
+def dtype_of(precision: str) -> Any:
+    """The type that torch has for a precision; raises Unavailable for one it has no arithmetic of."""
+    import torch
+
+    found = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}.get(precision)
+    if found is None:
+        raise Unavailable(f"PyTorch runs no {precision} of an unquantised model; onnxruntime does")
+    return found
+
+
+def open_torch(encoder: Encoder, precision: str, device: str, *, compiled: bool) -> Engine:
+    """A copy of the model in the precision, eager or by torch.compile (made for any batch and length)."""
+    import copy
+
+    import torch
+
+    if compiled and device == "cpu" and not any(map(shutil.which, ("g++", "clang++", "c++"))):
+        raise Unavailable("torch.compile needs a C++ compiler, and none is on the PATH")
+    module: Any = copy.deepcopy(encoder.module).to(device=device, dtype=dtype_of(precision)).eval()
+    if compiled:
+        torch._dynamo.reset()  # noqa: SLF001 - its only door: graphs of other models count against a limit
+        module = torch.compile(module, dynamic=True)
+
+    def bind(feeds: Feeds) -> Callable[[], Any]:
+        held = {name: placed(value, device, dtype_of(precision)) for name, value in feeds.items()}
+
+        def call() -> Any:
+            with torch.inference_mode():
+                return module(**held)
+
+        return call
+
+    return Engine(bind, lambda answer: np.asarray(answer.float().cpu().numpy(), np.float32), on_stream=True)
+
+
+def placed(value: npt.NDArray[Any], device: str, dtype: Any) -> Any:
+    """The array on a device; floats in the type, whole numbers as they are."""
+    import torch
+
+    tensor = torch.from_numpy(np.ascontiguousarray(value)).to(device)
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+
+def open_onnxruntime(file: Path, device: str, threads: int | None, *, profile: Path | None = None) -> Engine:
+    """A session on the CPU or, where onnxruntime has it, CUDA.  With `profile`, `engine.profile()` writes it."""
+    import onnxruntime
+
+    provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
+    if provider not in onnxruntime.get_available_providers():
+        raise Unavailable("this onnxruntime has no CUDA: it is the CPU package, not onnxruntime-gpu")
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    options.intra_op_num_threads = threads or 0
+    if profile is not None:
+        options.enable_profiling = True
+        options.profile_file_prefix = str(profile)
+    try:
+        session: Any = onnxruntime.InferenceSession(str(file), options, providers=[provider])
+    except Exception as why:  # noqa: BLE001 - onnxruntime's errors have no public base
+        raise Unavailable(f"onnxruntime does not load it: {first_line(why)}") from None
+
+    def bind(feeds: Feeds) -> Callable[[], Any]:
+        held = dict(feeds)
+        return lambda: session.run(None, held)
+
+    return Engine(
+        bind, lambda answer: np.asarray(answer[0], np.float32), on_stream=False,
+        profile=lambda: str(session.end_profiling()),
+    )  # fmt: skip
+
+
+def open_tensorrt(file: Path, asked: Asked, feeds: Feeds) -> Engine:
+    """An engine built here from the file, its types as written in it; runs on the GPU through torch's memory.
+
+    `feeds` is any batch: its names and axes are what the engine's profile is made of.
+    """
+    import torch
+
+    if not any(
+        importlib.util.find_spec(name) for name in ("tensorrt", "tensorrt_rtx", "tensorrt_rtx_bindings")
+    ):
+        raise Unavailable("TensorRT is not installed")
+    if not torch.cuda.is_available():
+        raise Unavailable("TensorRT is installed, and there is no GPU to run an engine on")
+    from loadgen.enginebench.tensorrt_engine import run_engine
+
+    try:
+        builder = importlib.import_module("loadgen.convert.tensorrt")
+        ranges = importlib.import_module("loadgen.convert.profiles").Ranges
+        bind = run_engine(builder, ranges, file, asked, feeds)
+    except LoadgenError as why:
+        raise Unavailable(str(why)) from None
+    except Exception as why:  # noqa: BLE001 - TensorRT's own
+        raise Unavailable(f"TensorRT: {first_line(why)}") from None
+    return Engine(bind, lambda answer: np.asarray(answer.float().cpu().numpy(), np.float32), on_stream=True)
+
+
+def model_files(
+    encoder: Encoder, folder: Path, precisions: Sequence[str], calibration: Any, constants: frozenset[int]
+) -> dict[str, Path | str]:
+    """{precision: its ONNX file in `folder`, or why there is none}."""
+    from loadgen.convert.export import export_any
+    from loadgen.convert.precision import lower
+
+    whole = folder / "fp32.onnx"
+    try:
+        with quiet():
+            export_any(encoder, whole, constants=constants)
+    except LoadgenError as why:
+        return dict.fromkeys(precisions, str(why))
+    found: dict[str, Path | str] = {"fp32": whole}
+    for precision in precisions:
+        if precision == "fp32":
+            continue
+        file = folder / f"{precision}.onnx"
+        try:
+            lower(whole, file, precision, calibration=calibration, skip_quant=False)
+            found[precision] = file
+        except LoadgenError as why:
+            found[precision] = str(why)
+    return found

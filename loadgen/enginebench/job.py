@@ -1,0 +1,110 @@
+"""From a source to a folder of results: the order of events, and what to choose afterwards.
+
+It must not know the command line.
+"""
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from loadgen.convert.calibration import Calibration, open_calibration, text_samples
+from loadgen.convert.encoder import Encoder, load_encoder, require_libraries
+from loadgen.convert.parity import make_feeds
+from loadgen.convert.sources import Source, find_source, numbers
+from loadgen.enginebench.cells import Asked, Cell
+from loadgen.enginebench.engines import Unavailable
+from loadgen.enginebench.facts import facts
+from loadgen.enginebench.result import Wanted, as_csv, slowest, summary
+from loadgen.enginebench.run import Say, measure, opened
+from loadgen.enginebench.trace import write_trace
+
+RESULT, CELLS, PAGE, TRACE = "engine.json", "cells.csv", "engine.html", "trace.json"
+_ROWS_A_LENGTH = 16
+_LENGTHS = (16, 64, 128)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """`out` None: nothing is written.  `wanted`: choose by it.  `trace`: profile the slowest cell, into `out`."""
+
+    source: str
+    asked: Asked
+    calibration: Path | None = None
+    wanted: Wanted | None = None
+    trace: bool = False
+    out: Path | None = None
+
+
+def bench_engine(job: Job, say: Say = lambda _: None) -> dict[str, Any]:
+    """Measures and returns what engine.json holds; an interrupted grid is `finished: false`.  Raises LoadgenError."""
+    require_libraries()
+    found = find_source(job.source)
+    if job.out is not None:
+        job.out.mkdir(parents=True, exist_ok=True)
+    say(f"loading {found.label} from {found.origin}")
+    encoder = load_encoder(found, max(job.asked.lengths, default=None))
+    if not job.asked.lengths:
+        some = tuple(length for length in _LENGTHS if length <= encoder.max_length)
+        job = replace(job, asked=replace(job.asked, lengths=some or (encoder.max_length,)))
+    calibration = _calibration(job, found, encoder)
+    samples = text_samples(encoder, found.folder)
+    told_facts = facts(found, job.asked.device)
+    told_facts["calibration"] = None if calibration is None else dict(calibration.facts)
+    with opened(
+        encoder, job.asked, samples=samples, calibration=calibration, constants=numbers(found.config), say=say
+    ) as bench:  # fmt: skip
+        cells, finished = measure(bench, say)
+        told = summary(job.asked, cells, told_facts, finished=finished, wanted=job.wanted)
+        told["trace"] = None
+        if job.trace and job.out is not None and finished and (cell := slowest(cells)) is not None:
+            say(f"tracing {cell.runtime}, {cell.precision}: batch {cell.batch}, length {cell.length}")
+            told["trace"] = _trace(bench, cell, job.out / TRACE)
+    if job.out is not None:
+        _write(job.out, told, cells)
+    return told
+
+
+def _calibration(job: Job, found: Source, encoder: Encoder) -> Calibration | None:
+    """The rows asked for; without any, texts of the lengths that are measured: enough for speed and memory."""
+    if job.asked.mode != "infer" or not {"int8", "fp8"} & set(job.asked.precisions):
+        return None
+    if job.calibration is not None:
+        return open_calibration(job.calibration, encoder, found.folder)
+    rng = np.random.default_rng(1)
+    texts = text_samples(encoder, found.folder, seed=1)
+    make = texts or (lambda rows, length: make_feeds(encoder, [length] * rows, rng))
+    lengths = sorted(set(job.asked.lengths))
+
+    def rows() -> Any:
+        for length in lengths:
+            whole = make(_ROWS_A_LENGTH, length)
+            for at in range(_ROWS_A_LENGTH):
+                yield {name: value[at : at + 1] for name, value in whole.items()}
+
+    return Calibration(
+        rows, {"source": "made up, of the lengths measured", "rows": _ROWS_A_LENGTH * len(lengths)}
+    )
+
+
+def _trace(bench: Any, cell: Cell, file: Path) -> dict[str, Any]:
+    try:
+        by = write_trace(bench, cell, file)
+    except Unavailable as why:
+        return {"error": str(why)}
+    return {
+        "file": file.name, "by": by, "runtime": cell.runtime, "precision": cell.precision, "batch": cell.batch,
+        "length": cell.length,
+    }  # fmt: skip
+
+
+def _write(out: Path, told: dict[str, Any], cells: list[Cell]) -> None:
+    (out / RESULT).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+    (out / CELLS).write_text(as_csv(cells), encoding="utf-8")
+    from loadgen.enginebench.page import (
+        page,
+    )  # here: a machine without the page's libraries keeps its figures
+
+    (out / PAGE).write_text(page(told), encoding="utf-8")

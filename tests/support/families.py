@@ -1,0 +1,204 @@
+"""Every model family at a small size, and one cell of the family table: converted, served, held against PyTorch."""
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from loadgen.convert.convert import convert
+from loadgen.convert.encoder import load_encoder
+from loadgen.convert.ladder import LIMITS, compare
+from loadgen.convert.options import ConvertOptions, SourceOptions
+from loadgen.convert.parity import make_feeds, torch_run
+from loadgen.convert.sources import find_source
+from loadgen.records import LoadgenError
+from tests.support.infer import ASK, executions, new_executions, together
+
+VOCAB, WIDTH, POSITIONS = 101, 32, 64
+MAX_BATCH = 8
+LENGTHS = (3, 40, 7, 24, 1, 17)  # of requests that are sent at once
+ALLOWED = {
+    "fp32": 1e-4
+}  # max abs, of the file and of what is served; other precisions go by their ladder and cosine
+_CALIBRATION = (40, 3, 17, 24, 8, 31, 12, 48) * 4
+_TEXT = {
+    "vocab_size": VOCAB, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "intermediate_size": 48, "max_position_embeddings": POSITIONS, "initializer_range": 0.2,
+}  # fmt: skip
+CONFIGS = {
+    "bert": {"model_type": "bert", "type_vocab_size": 2, **_TEXT},
+    "roberta": {"model_type": "roberta", "pad_token_id": 1, "type_vocab_size": 1, **_TEXT},
+    "xlm-roberta": {"model_type": "xlm-roberta", "pad_token_id": 1, "type_vocab_size": 1, **_TEXT},
+    "distilbert": {
+        "model_type": "distilbert", "vocab_size": VOCAB, "dim": WIDTH, "n_layers": 2, "n_heads": 4,
+        "hidden_dim": 48, "max_position_embeddings": POSITIONS, "initializer_range": 0.2,
+    },
+    "mpnet": {"model_type": "mpnet", "pad_token_id": 1, **_TEXT},
+    "modernbert": {
+        "model_type": "modernbert", "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "cls_token_id": 1,
+        "sep_token_id": 2, "global_attn_every_n_layers": 2, "local_attention": 16, **_TEXT,
+    },
+    "gpt2": {
+        "model_type": "gpt2", "vocab_size": VOCAB, "n_embd": WIDTH, "n_layer": 2, "n_head": 4,
+        "n_positions": POSITIONS, "initializer_range": 0.2, "bos_token_id": 0, "eos_token_id": 0,
+    },
+    "llama": {"model_type": "llama", "num_key_value_heads": 2, "bos_token_id": 1, "eos_token_id": 2, **_TEXT},
+    "t5": {
+        "model_type": "t5", "vocab_size": VOCAB, "d_model": WIDTH, "d_kv": 8, "d_ff": 48, "num_layers": 2,
+        "num_heads": 4, "decoder_start_token_id": 0,
+    },
+    "vit": {
+        "model_type": "vit", "image_size": 16, "patch_size": 8, "num_channels": 3, "hidden_size": WIDTH,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48, "initializer_range": 0.2,
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Case:
+    """A row of the table.  `weights` are real only where a package brings them."""
+
+    family: str
+    task: str
+    weights: str = "random"
+    pooling: str | None = None
+
+    @property
+    def name(self):
+        return f"{self.family}-{self.task}" + ("-real" if self.weights != "random" else "")
+
+    def asked(self):
+        if self.weights != "random":
+            return SourceOptions()
+        return SourceOptions(task=self.task, pooling=self.pooling, random_seed=1)
+
+    def source(self, top):
+        """What to give to convert: a folder with a config alone, or the package's name."""
+        if self.weights != "random":
+            return self.weights
+        return str(write_config(Path(top) / self.family, self.family))
+
+
+CASES = (
+    Case("bert", "embedding", weights="minilm"),
+    Case("bert", "features"),
+    Case("roberta", "features"),
+    Case("roberta", "classification"),
+    Case("xlm-roberta", "token-classification"),
+    Case("distilbert", "classification"),
+    Case("mpnet", "embedding", pooling="mean"),
+    Case("modernbert", "features"),
+    Case("gpt2", "causal"),
+    Case("llama", "causal"),
+    Case("t5", "features"),
+    Case("t5", "causal"),
+    Case("vit", "features"),
+    Case("vit", "classification"),
+)
+QUICK = (Case("distilbert", "classification"), Case("t5", "causal"), Case("vit", "classification"))
+
+
+def write_config(folder, family):
+    """A folder that holds a config.json and nothing else."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.json").write_text(json.dumps(CONFIGS[family]))
+    return folder
+
+
+@dataclass
+class Cell:
+    """What became of a case: figures are the largest differences, `why` the reason where it failed."""
+
+    case: Case
+    precision: str
+    onnx: float | None = None
+    alone: dict = field(default_factory=dict)  # by protocol
+    batched: dict = field(default_factory=dict)
+    batches: dict = field(default_factory=dict)  # {batch size: executions} of what was sent at once
+    cosine: float = 1.0  # the worst answer's of what was served
+    why: str = ""
+
+    @property
+    def name(self):
+        return self.case.name + ("" if self.precision == "fp32" else f"-{self.precision}")
+
+    @property
+    def passed(self):
+        figures = [self.onnx, *self.alone.values(), *self.batched.values()]
+        right = all(f is not None and f <= ALLOWED.get(self.precision, np.inf) for f in figures)
+        return not self.why and right and self.cosine >= LIMITS[self.precision].cosine
+
+
+def convert_case(case, top, repository, precision="fp32", delay_ns=200_000_000):
+    """Publishes it as `case.name`; the reason where it cannot be."""
+    cell = Cell(case, precision)
+    quantized = precision in ("int8", "fp8")
+    options = ConvertOptions(
+        name=cell.name,
+        precision=precision,
+        calibration=_calibration(case, top) if quantized else None,
+        repository=repository,
+        max_batch=MAX_BATCH,
+        delay_ns=delay_ns,
+        max_length=POSITIONS - 16,
+        threads=1,
+        source=case.asked(),
+    )
+    try:
+        result = convert(case.source(top), options)
+    except LoadgenError as why:
+        cell.why = str(why)
+        return cell
+    steps = result.sidecar.get("ladder", {}).get("steps", ())
+    cell.onnx = max([point["max_abs"] for point in steps] or [point.max_abs for point in result.parity])
+    return cell
+
+
+def _calibration(case, top):
+    """Random rows of several lengths, within what each input takes."""
+    encoder = load_encoder(find_source(case.source(top), case.asked()), POSITIONS - 16)
+    lengths = _CALIBRATION if encoder.padded else (1,) * len(_CALIBRATION)
+    file = Path(top) / f"{case.name}.npz"
+    np.savez(file, **make_feeds(encoder, lengths, np.random.default_rng(5)))
+    return file
+
+
+def serve_case(cell, server, top):
+    """Asks the server alone and all at once, over both protocols, and fills the cell in."""
+    case = cell.case
+    encoder = load_encoder(find_source(case.source(top), case.asked()), POSITIONS - 16)
+    rng = np.random.default_rng(11)
+    requests = [make_feeds(encoder, [n if encoder.padded else 1], rng) for n in LENGTHS]
+    requests.append(make_feeds(encoder, [9, 4] if encoder.padded else [1, 1], rng))
+    want = [torch_run(encoder)(feeds) for feeds in requests]
+    for protocol, ask in ASK.items():
+        start = executions(server, cell.name)
+        alone = [ask(server, cell.name, feeds) for feeds in (requests[1], requests[-1])]
+        new_executions(server, cell.name, start, 3)  # one row and two
+        before = executions(server, cell.name)
+        batched = together(server, protocol, cell.name, requests)
+        refused = [answer for answer in (*alone, *batched) if isinstance(answer, str)]
+        if refused:
+            cell.why = refused[0]
+            return cell
+        cell.alone[protocol] = max(
+            gap(a, b, encoder) for a, b in zip(alone, (want[1], want[-1]), strict=True)
+        )
+        cell.batched[protocol] = max(gap(a, b, encoder) for a, b in zip(batched, want, strict=True))
+        cosines = [
+            compare("", "", 1, encoder, b[:1], a[:1]).cosine for a, b in zip(batched, want, strict=True)
+        ]
+        cell.cosine = min(cell.cosine, *cosines)
+        rows = sum(len(answer) for answer in batched)
+        cell.batches[protocol] = new_executions(server, cell.name, before, rows)
+    return cell
+
+
+def gap(got, want, encoder):
+    """The largest difference.  Of two rows in a request the second is padded; its padding is not looked at."""
+    if got.shape != want.shape:
+        return float("inf")
+    if encoder.per_token and len(want) > 1:
+        got, want = np.concatenate([got[0], got[1, :4]]), np.concatenate([want[0], want[1, :4]])
+    return float(np.abs(got.astype(np.float64) - want).max())

@@ -1,0 +1,91 @@
+"""Small torch modules for the converter, each with one habit that a conversion must notice."""
+
+import torch
+
+
+class Scores(torch.nn.Module):
+    """[batch, frames, 4] and [batch, 4] to [batch, 3]: two inputs, a free axis that nothing masks."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = torch.nn.Linear(4, 3)
+
+    def forward(self, frames, extra):
+        return self.inner(frames.mean(1) + extra)
+
+
+class Tokens(torch.nn.Module):
+    """Ids and a mask to one vector a token, padding left out."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Embedding(50, 6)
+
+    def forward(self, ids, mask):
+        real = mask.unsqueeze(-1)
+        rows = self.table(ids) * real
+        return rows + rows.sum(1, keepdim=True) / real.sum(1, keepdim=True)
+
+
+class Scalars(torch.nn.Module):
+    """One number an item, in and out: [batch] to [batch]."""
+
+    def forward(self, x):
+        return x * 2 + 1
+
+
+class OneNumber(torch.nn.Module):
+    """One number for the whole batch: a scalar, shape []."""
+
+    def forward(self, x):
+        return x.sum()
+
+
+class WithScale(torch.nn.Module):
+    """A scalar, shape [], beside a batch."""
+
+    def forward(self, x, scale):
+        return x * scale
+
+
+class Mixed(torch.nn.Module):
+    """One input with a batch, one without."""
+
+    def forward(self, x, weights):
+        return x @ weights
+
+
+class Loops(torch.nn.Module):
+    """Python walks over the rows: an export unrolls them."""
+
+    def forward(self, x):
+        return torch.stack([row.cumsum(0) for row in x])
+
+
+class FixedFour(torch.nn.Module):
+    """Runs with a batch of four and no other."""
+
+    def forward(self, x):
+        return x + torch.ones(4, 3).reshape(4, 3)[: x.shape[0] * 0 + 4]
+
+
+class Branches(torch.nn.Module):
+    """What it does depends on what it is given."""
+
+    def forward(self, x):
+        return x + 1 if x.sum() > 0 else x - 1
+
+
+class Several(torch.nn.Module):
+    """A dictionary of two tensors."""
+
+    def forward(self, x):
+        return {"double": x * 2, "half": x / 2}
+
+
+def no_module():
+    return "a string"
+
+
+def breaks():
+    raise RuntimeError("no weights\nin sight")

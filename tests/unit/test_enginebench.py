@@ -1,0 +1,317 @@
+"""The engine benchmark: arithmetic on given cells, and a tiny model through every door."""
+
+import csv
+import io
+import json
+import re
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from loadgen.cli.app import app
+from loadgen.enginebench import run as run_module
+from loadgen.enginebench.cells import Asked, BenchError, Cell, latency
+from loadgen.enginebench.job import Job, bench_engine
+from loadgen.enginebench.memory import growth
+from loadgen.enginebench.page import accuracy_latency, memory_throughput
+from loadgen.enginebench.result import Wanted, best_batches, choose, memory_growth, slowest
+from loadgen.enginebench.run import find_device
+from loadgen.enginebench.timing import time_calls, time_parts
+from tests.support.encoder import write_encoder
+
+MIB = 2**20
+
+
+def cell(runtime="torch", precision="fp32", batch=1, length=16, ms=10.0, peak=100, cosine=1.0, **more):
+    return Cell(
+        runtime, precision, batch, length, median_ns=ms * 1e6, p99_ns=ms * 2e6, least_ns=ms * 1e6, rounds=20,
+        memory={"rss_growth": peak * MIB}, cosine=cosine, **more,
+    )  # fmt: skip
+
+
+def test_latency_is_the_median_and_the_nearest_rank():
+    told = latency([*range(1, 200), 1000])
+    assert (told["median_ns"], told["p99_ns"], told["least_ns"], told["rounds"]) == (100.5, 198, 1, 200)
+    assert latency([7.0])["p99_ns"] == 7.0
+
+
+def test_rates_follow_from_the_median():
+    one = cell(batch=8, length=64, ms=4)
+    assert one.samples_per_s == pytest.approx(2000)
+    assert one.tokens_per_s == pytest.approx(128_000)
+    assert Cell("torch", "fp32", 1, 1).samples_per_s is None
+
+
+def test_warm_up_is_in_no_figure_and_rounds_are_at_least_those_asked():
+    calls = []
+    told = time_calls(lambda: calls.append(1), device="cpu", seconds=0, rounds=4, warmup=3)
+    assert (told["rounds"], len(calls)) == (4, 7)
+    order = []
+    parts = [(name, lambda name=name: order.append(name)) for name in ("a", "b")]
+    told = time_parts(parts, device="cpu", seconds=0, rounds=2, warmup=2)
+    assert order == ["a", "b"] * 4
+    assert set(told["parts"]) == {"a", "b"}
+    assert told["rounds"] == 2
+
+
+def test_memory_that_grows_faster_than_the_batch_is_flagged():
+    straight = {1: 100 * MIB, 4: 130 * MIB, 16: 250 * MIB}
+    assert growth(straight) == {"linear": True, "bytes_per_row": [10 * MIB, 10 * MIB], "at_batch": None}
+    bent = {1: 100 * MIB, 4: 130 * MIB, 16: 400 * MIB, 32: 500 * MIB}
+    assert (growth(bent)["linear"], growth(bent)["at_batch"]) == (False, 16)
+    assert growth({1: MIB, 2: 2 * MIB})["linear"] is None
+    assert growth({1: 0, 2: 0, 4: 3 * MIB})["linear"], "within what the figure moves by on its own"
+    assert growth({1: 300 * MIB, 2: 200 * MIB, 4: 210 * MIB})["linear"] is False
+    told = memory_growth([cell(batch=b, peak=p) for b, p in ((1, 100), (4, 130), (16, 400))])
+    assert [(one["length"], one["linear"]) for one in told] == [(16, False)]
+
+
+def test_the_best_batch_of_each_length():
+    cells = [cell(batch=b, length=n, ms=ms) for n in (16, 64) for b, ms in ((1, 1), (4, 2), (16, 10))]
+    told = best_batches([*cells, Cell("torch", "fp32", 64, 16, error="out of memory")])
+    assert [(one["length"], one["batch"], one["samples_per_s"]) for one in told] == [
+        (16, 4, 2000),
+        (64, 4, 2000),
+    ]
+    assert slowest(cells).batch == 16
+    assert slowest([]) is None
+
+
+GRID = [
+    cell("torch", "fp32", b, 16, ms, peak) for b, ms, peak in ((1, 2, 100), (8, 8, 200))
+] + [
+    cell("onnxruntime", "int8", b, 16, ms, peak, cosine=0.95) for b, ms, peak in ((1, 1, 50), (8, 2, 90))
+] + [
+    cell("onnxruntime", "fp16", b, 16, ms, peak, cosine=0.9999) for b, ms, peak in ((1, 1.5, 60), (8, 5, 500))
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("wanted", "runtime", "precision", "batch"),
+    [
+        (Wanted(floor=0.9), "onnxruntime", "int8", 8),
+        (Wanted(floor=0.98), "onnxruntime", "fp16", 8),
+        (Wanted(floor=0.98, ceiling_bytes=300 * MIB), "torch", "fp32", 8),
+        (Wanted(floor=0.98, ceiling_bytes=80 * MIB), "onnxruntime", "fp16", 1),
+        (Wanted(floor=0.98, most_ns=1_600_000), "onnxruntime", "fp16", 1),
+    ],
+)
+def test_the_choice_keeps_to_floor_and_ceiling(wanted, runtime, precision, batch):
+    told = choose(GRID, wanted)
+    assert (told["runtime"], told["precision"]) == (runtime, precision)
+    assert told["batches"]["16"]["batch"] == batch
+
+
+def test_no_choice_says_why():
+    told = choose([*GRID, Cell("tensorrt", "fp32", 1, 16, error="not installed")], Wanted(floor=1.1))
+    assert told["runtime"] is None
+    assert {one["why"] for one in told["refused"]} == {
+        "not installed", "agreement 1.0000 below 1.1", "agreement 0.9500 below 1.1", "agreement 0.9999 below 1.1",
+    }  # fmt: skip
+    assert choose(GRID, Wanted(ceiling_bytes=1))["refused"][0]["why"].startswith("peak 100 MiB over 1 B")
+
+
+def test_ranks_are_the_floor_s_figure_where_there_are_any():
+    good = cell(cosine=0.5, ranks=0.99)
+    assert Wanted(floor=0.98).fault(good) is None
+    assert Wanted(floor=0.98).fault(cell(cosine=float("nan"))) == "agreement nan below 0.98"
+
+
+def test_a_runtime_that_fails_at_one_length_is_not_chosen():
+    cells = [cell(length=16, ms=9), cell(length=64, ms=9), cell("onnxruntime", length=16, ms=1)]
+    cells.append(Cell("onnxruntime", "fp32", 1, 64, error="out of memory"))
+    assert choose(cells, Wanted())["runtime"] == "torch"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"runtimes": ("tf",)}, "runtimes tf: allowed are torch, torch-compile, onnxruntime, tensorrt"),
+        ({"precisions": ()}, "precisions none: allowed are"),
+        ({"batches": (0,)}, "batches: whole numbers of 1 or more"),
+        ({"mode": "eval"}, "mode 'eval': allowed are infer, train"),
+        ({"rounds": 0}, "rounds and warmup must be 1 or more"),
+    ],
+)
+def test_what_cannot_be_asked(wrong, says):
+    with pytest.raises(BenchError, match=says):
+        Asked(**wrong)
+
+
+def test_sizes_ascend():
+    sizes = list(Asked(batches=(16, 1), lengths=(64, 8)).sizes())
+    assert sizes == [(1, 8), (1, 64), (16, 8), (16, 64)]
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return str(write_encoder(tmp_path_factory.mktemp("model") / "tiny", pooling="mean_tokens"))
+
+
+@pytest.fixture(scope="module")
+def result(tiny, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    asked = Asked((1, 2, 4), (8, 16), ("fp32", "int8"), ("torch", "onnxruntime"), seconds=0.0, rounds=3)
+    said = []
+    job = Job(tiny, asked, wanted=Wanted(floor=0.5), trace=True, out=out)
+    return bench_engine(job, said.append), out, said
+
+
+def test_every_cell_is_there_once_measured_or_with_its_reason(result):
+    told, out, said = result
+    assert json.loads((out / "engine.json").read_text()) == json.loads(json.dumps(told))
+    assert told["finished"]
+    assert len(told["cells"]) == 2 * 2 * 6
+    by_engine = {}
+    for one in told["cells"]:
+        by_engine.setdefault((one["runtime"], one["precision"]), []).append(one)
+    assert {one["error"] for one in by_engine["torch", "int8"]} == {
+        "PyTorch runs no int8 of an unquantised model; onnxruntime does"
+    }
+    for engine in (("torch", "fp32"), ("onnxruntime", "fp32"), ("onnxruntime", "int8")):
+        for one in by_engine[engine]:
+            assert one["error"] is None
+            assert one["rounds"] == 3
+            assert one["p99_of_few"]
+            assert 0 < one["least_ns"] <= one["median_ns"] <= one["p99_ns"]
+            assert one["samples_per_s"] == pytest.approx(one["batch"] * 1e9 / one["median_ns"])
+            assert one["tokens_per_s"] == pytest.approx(one["samples_per_s"] * one["length"])
+    exact = min(one["cosine"] for engine in ("torch", "onnxruntime") for one in by_engine[engine, "fp32"])
+    assert exact > 0.999999
+    assert 0.9 < min(one["cosine"] for one in by_engine["onnxruntime", "int8"]) < 0.99999
+    assert (
+        "arena" in by_engine["onnxruntime", "fp32"][0]["memory"]
+        or not by_engine["torch", "fp32"][0]["memory"]
+    )
+    assert told["device"]["kind"] == "cpu"
+    assert told["versions"]["torch"]
+    assert any("onnxruntime, int8: batch 4, length 16 (6 of 6)" in line for line in said)
+
+
+def test_a_choice_a_trace_a_table_and_a_page(result):
+    told, out, _ = result
+    assert told["choice"]["runtime"] in ("torch", "onnxruntime")
+    assert set(told["choice"]["batches"]) == {"8", "16"}
+    assert json.loads((out / "trace.json").read_text())
+    assert told["trace"]["by"] in ("torch.profiler", "onnxruntime")
+    rows = list(csv.DictReader(io.StringIO((out / "cells.csv").read_text())))
+    assert [row["runtime"] for row in rows] == [one["runtime"] for one in told["cells"]]
+    assert float(rows[0]["median_ns"]) == told["cells"][0]["median_ns"]
+    page = (out / "engine.html").read_text()
+    assert "https://" not in re.sub(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert "PyTorch runs no int8" in page
+    points = accuracy_latency(told["cells"])["data"]
+    assert [trace["name"] for trace in points] == ["torch fp32", "onnxruntime fp32", "onnxruntime int8"]
+    assert all(len(trace["x"]) == 6 for trace in points)
+    assert memory_throughput(told["cells"])["data"][0]["text"][0] == "batch 1, length 8"
+
+
+def test_a_training_step_has_three_parts(tiny):
+    asked = Asked(
+        (2,), (8,), ("fp32", "bf16", "int8"), ("torch", "onnxruntime"), mode="train", seconds=0.0, rounds=3
+    )
+    told = bench_engine(Job(tiny, asked))
+    fp32, bf16, int8, *onnx = told["cells"]
+    for one in (fp32, bf16):
+        assert one["error"] is None
+        assert set(one["parts"]) == {"forward", "backward", "optimizer"}
+        assert sum(one["parts"].values()) == pytest.approx(one["median_ns"], rel=0.9)
+        assert one["cosine"] is None
+    assert int8["error"].startswith("int8 is for inference; training runs in fp32")
+    assert {one["error"] for one in onnx} == {"onnxruntime does not train"}
+
+
+def test_a_training_step_changes_the_weights_of_a_copy_only(tiny):
+    from loadgen.convert.encoder import load_encoder
+    from loadgen.convert.parity import make_feeds
+    from loadgen.convert.sources import find_source
+    from loadgen.enginebench.training import Trainer
+
+    encoder = load_encoder(find_source(tiny))
+    trainer = Trainer(encoder, "fp32", "cpu", compiled=False)
+    before = {name: w.detach().clone() for name, w in trainer.module.named_parameters()}
+    for _, part in trainer.parts(make_feeds(encoder, [8, 8], np.random.default_rng(0))):
+        part()
+    moved = [name for name, w in trainer.module.named_parameters() if not w.equal(before[name])]
+    assert len(moved) > len(before) / 2
+    assert all(w.equal(before[name]) for name, w in encoder.module.named_parameters())
+    assert all(w.grad is None for w in trainer.module.parameters())
+
+
+def test_ctrl_c_keeps_the_cells_that_are_finished(tiny, tmp_path, monkeypatch):
+    real, seen = run_module._inferred, []
+
+    def interrupted(bench, engine, cell):
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        seen.append(cell)
+        return real(bench, engine, cell)
+
+    monkeypatch.setattr(run_module, "_inferred", interrupted)
+    arguments = ["bench", "engine", tiny, "--batches", "1,2", "--lengths", "8,16", "--runtimes", "torch"]
+    done = CliRunner().invoke(
+        app,
+        [*arguments, "--seconds", "0", "--rounds", "2", "--device", "cpu", "--out", str(tmp_path), "--json"],
+    )
+    assert done.exit_code == 130
+    told = json.loads(done.stdout)
+    assert (told["finished"], len(told["cells"])) == (False, 3)
+    assert json.loads((tmp_path / "engine.json").read_text())["finished"] is False
+
+
+def test_one_cell_out_of_memory_costs_that_cell(tiny, monkeypatch):
+    real = run_module._inferred
+
+    def full(bench, engine, cell):
+        if cell.batch == 2:
+            raise RuntimeError("out of memory\nmore words")
+        return real(bench, engine, cell)
+
+    monkeypatch.setattr(run_module, "_inferred", full)
+    asked = Asked((1, 2, 4), (8,), runtimes=("torch",), seconds=0.0, rounds=2)
+    told = bench_engine(Job(tiny, asked))
+    assert [one["error"] for one in told["cells"]] == [None, "RuntimeError: out of memory", None]
+
+
+def test_the_verb_shows_a_table_and_refuses_in_one_line(tiny, tmp_path):
+    arguments = ["bench", "engine", tiny, "--batches", "1", "--lengths", "8", "--runtimes", "torch,tensorrt"]
+    done = CliRunner().invoke(
+        app,
+        [
+            *arguments,
+            "--seconds",
+            "0",
+            "--rounds",
+            "2",
+            "--autotune",
+            "--device",
+            "cpu",
+            "--out",
+            str(tmp_path),
+        ],
+    )
+    assert done.exit_code == 0, done.output
+    assert re.search(r"torch fp32 +1 +8 ", done.stdout)
+    assert "tensorrt, fp32: 1 cells not measured: TensorRT is " in done.stdout
+    assert "choose torch in fp32, batch 1 at length 8" in done.stdout
+    for extra, says in (
+        (["--lengths", "8,x"], "--lengths '8,x': whole numbers are expected"),
+        (["--lengths", "9999"], "lengths 9999: "),
+        (["--ceiling", "2"], "--ceiling: '2' is not a size"),
+        (["--device", "tpu"], "device 'tpu': allowed are auto, cpu, cuda"),
+        (["--mode", "train", "--autotune"], "--autotune chooses among --mode infer"),
+    ):
+        bad = CliRunner().invoke(app, [*arguments, *extra, "--out", str(tmp_path)])
+        assert says in str(bad.exception) or "max length 9999" in str(bad.exception), (extra, bad.exception)
+
+
+def test_a_gpu_that_is_not_there_is_refused():
+    import torch
+
+    if torch.cuda.is_available():
+        assert find_device("auto") == "cuda"
+    else:
+        assert find_device("auto") == "cpu"
+        with pytest.raises(BenchError, match="PyTorch sees no GPU here"):
+            find_device("cuda")
