@@ -27,9 +27,9 @@ test: setup ## all tests, the live ones on a real Triton among them
 	$(BIN)/loadgen serve install
 	$(BIN)/python -m pytest
 
-test-slow: setup ## the tests that take minutes
+test-slow: setup ## the tests that take minutes: big exports, llama-cpp-python's server (a C++ compiler)
 	$(BIN)/loadgen serve install
-	$(BIN)/python -m pytest -m slow
+	$(BIN)/python -m pytest -m slow -s
 
 check: setup ## format, lint, strict types, floors
 	$(BIN)/ruff format --check .

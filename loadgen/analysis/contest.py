@@ -110,6 +110,7 @@ class Outcome:
     best: int | None
     probability: Floats | None
     worse: float | None
+    drawn: Floats | None = None  # scores, draws x candidates
 
     @property
     def verdict(self) -> str:
@@ -142,7 +143,27 @@ def contest(figures: list[Floats], score: Score, seed: int = 0) -> Outcome:
     wins = (scores == top[:, None]) & (top[:, None] > 0)
     shares = (wins / np.maximum(wins.sum(axis=1), 1)[:, None]).mean(axis=0)
     lost = np.where(top > 0, 1 - scores[:, best] / np.where(top > 0, top, 1), 0.0)
-    return Outcome(told, best, shares, float(np.quantile(lost, CLEAR)))
+    return Outcome(told, best, shares, float(np.quantile(lost, CLEAR)), scores)
+
+
+def effect(outcome: Outcome, groups: list[list[int]]) -> list[tuple[float | None, float | None]]:
+    """What a setting does, all else alike: for each group of candidates the geometric mean of its scores over that
+    of the best group, and the probability that it is the best.  None where a candidate has no score above 0.
+
+    Many candidates share each value, so this is known when no single winner is.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        told = [float(np.exp(np.log(outcome.scores[group]).mean())) for group in groups]
+        known = [bool(np.isfinite(value) and value > 0) for value in told]
+        top = max((value for value, has in zip(told, known, strict=True) if has), default=1.0)
+        shares: list[float | None] = [None] * len(groups)
+        if outcome.drawn is not None and all(known):
+            guessed = np.stack([np.log(outcome.drawn[:, group]).mean(axis=1) for group in groups])
+            wins = np.bincount(guessed.argmax(axis=0), minlength=len(groups)) / guessed.shape[1]
+            shares = [float(share) for share in wins]
+    return [
+        (value / top if has else None, share) for value, has, share in zip(told, known, shares, strict=True)
+    ]
 
 
 def front(gain: Floats, cost: Floats) -> list[bool]:

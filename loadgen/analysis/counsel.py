@@ -139,7 +139,7 @@ def _beyond(seen: Figures) -> Iterator[str]:
             else "no queue policy explains it: was the machine short of CPU?"
         )
         yield (
-            f"{len(stalls)} times requests waited while an instance was free, for up to {show_ns(longest['idle_ns'])} "
+            f"{'once' if len(stalls) == 1 else f'{len(stalls)} times'} requests waited while an instance was free, for up to {show_ns(longest['idle_ns'])} "
             f"(at {show_ns(longest['start_ns'])} of the run): {cause}"
         )
     padding = seen["padding"]

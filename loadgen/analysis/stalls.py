@@ -83,7 +83,7 @@ def stall_doubts(found: Sequence[Mapping[str, Any]]) -> list[Doubt]:
     times = "once" if len(found) == 1 else f"{len(found)} times"
     text = (
         f"{times} no request ended although some were in flight, {show_ns(total)} in all: the longest for "
-        f"{show_ns(longest['end_ns'] - longest['start_ns'])} with {longest['in_flight']} in flight, from "
+        f"{show_ns(longest['end_ns'] - longest['start_ns'])} with {longest['in_flight']} in flight all along, from "
         f"{longest['start_ns'] / 1e9:.3f} s of the run on"
     )
     hint = (

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.analysis.conclusion import OF_THE_ANSWERS
-from loadgen.analysis.contest import Floats, Outcome, contest, front, means
+from loadgen.analysis.contest import Floats, Outcome, contest, effect, front, means
 from loadgen.analysis.summary import summarise
 from loadgen.records import LoadgenError
 from loadgen.runfile import RUN, read_run
@@ -95,6 +95,7 @@ def read_sweep(path: Path) -> dict[str, Any]:
              "failed": journal.get("failed", {}).get(name)}
             for i, (name, one) in enumerate(zip(names, sweep.candidates, strict=True))
         ],
+        "effects": _effects(sweep, outcome),
         "cells": cells,
         "visits": journal.get("visits", []),
     }  # fmt: skip
@@ -185,6 +186,19 @@ def _cells(sweep: Sweep, figures: _Figures, bounds: list[Objective]) -> list[dic
                  "doubts": dict(figures.doubts.get((i, j), {}))}
             )  # fmt: skip
     return cells
+
+
+def _effects(sweep: Sweep, outcome: Outcome) -> list[dict[str, Any]]:
+    """Of each setting of the grid, each value: its score over the best value's, and how sure it is the best."""
+    rows = []
+    for setting, values in sweep.axes():
+        found = effect(outcome, [places for _, places in values])
+        rows += [
+            {"setting": setting, "value": value, "ratio": None if ratio is None else round(ratio, 4),
+             "probability_best": None if share is None else round(share, 4)}
+            for (value, _), (ratio, share) in zip(values, found, strict=True)
+        ]  # fmt: skip
+    return rows
 
 
 def _best(names: list[str], outcome: Outcome, figures: _Figures) -> dict[str, Any]:

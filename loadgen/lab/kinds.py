@@ -73,7 +73,10 @@ def make_kinds(
     include_usage: bool = True,
     labelled: bool = False,
 ) -> list[KindMaker]:
-    """A maker for each kind; tensors are labelled with what a trace of the server does not tell.  Raises LoadgenError for a kind that does not go with the target or its model."""
+    """A maker for each kind; tensors are `labelled` with what a trace of the server does not tell.
+
+    Raises LoadgenError for a kind that does not go with the target or its model.
+    """
     makers: list[KindMaker] = []
     for kind in profile.kinds.values():
         check_target(kind, target)

@@ -32,7 +32,16 @@ def print_buckets(told: Mapping[str, Any], console: Console) -> None:
     print_table(console, head, rows)
     console.print("predicted, for one instance that never idles, with requests in random order")
     chosen = told["chosen"]
-    console.print(f"\npad to: {', '.join(map(str, chosen['bounds']))}", soft_wrap=True)
+    base = next(one for one in told["choices"] if one["name"] == "as they are")
+    gain = chosen["per_s"] / base["per_s"] - 1
+    console.print()
+    if gain <= 0:
+        console.print(
+            f"padding does not pay here: even the best buckets lose {-gain:.0%} against the lengths as they are; "
+            "what follows is for engines that need fixed shapes",
+            soft_wrap=True,
+        )
+    console.print(f"pad to: {', '.join(map(str, chosen['bounds']))} ({gain:+.0%} predicted)", soft_wrap=True)
     grid: dict[int, list[str]] = {}
     for batch, length in told["warmup_grid"]:
         grid.setdefault(length, []).append(str(batch))

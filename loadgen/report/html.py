@@ -67,6 +67,7 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         figure=words.figure,
         observed=words.observed,
         client_line=words.client_line,
+        use_line=words.use_line(summary["server"]),
         stream_line=words.stream_line,
         goodput_line=words.goodput_line,
         network_line=words.network_line,

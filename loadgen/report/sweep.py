@@ -64,6 +64,22 @@ def conclusion(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def effects(result: dict[str, Any]) -> list[str]:
+    """A line for each setting of the grid: its values, best first, as shares of the best."""
+    lines = []
+    for setting in dict.fromkeys(row["setting"] for row in result["effects"]):
+        rows = [row for row in result["effects"] if row["setting"] == setting and row["ratio"] is not None]
+        rows.sort(key=lambda row: -row["ratio"])
+        told = [f"{row['value']} {row['ratio']:.0%}" for row in rows]
+        sure = rows[0]["probability_best"] if rows else None
+        if told:
+            lines.append(
+                f"{setting}: {', '.join(told)}"
+                + ("" if sure is None else f" (best with probability {sure:.0%})")
+            )
+    return lines
+
+
 def ranked(result: dict[str, Any]) -> list[dict[str, Any]]:
     """The cells, best configuration first."""
     scores = {row["name"]: row["score"] or 0 for row in result["configurations"]}
@@ -86,7 +102,7 @@ def print_sweep(result: dict[str, Any], console: Console) -> None:
         last = cell["configuration"]
     print_table(console, Row(f"{result['name']} (seed {result['seed']})", HEAD), rows)
     console.print()
-    for line in conclusion(result):
+    for line in [*conclusion(result), *(f"effect of {line}" for line in effects(result))]:
         console.print(line, markup=False, highlight=False)
 
 
@@ -143,7 +159,7 @@ def render_sweep(result: dict[str, Any]) -> str:
         trim_blocks=True,
     )
     return environment.get_template("sweep.html.j2").render(
-        result=result, lines=conclusion(result), head=HEAD, library=library(),
+        result=result, lines=conclusion(result), effects=effects(result), head=HEAD, library=library(),
         rows=[{"cell": cell, "figures": _cells(cell)} for cell in ranked(result)],
         figures=script_json({"plane": plane(result)}),
     )  # fmt: skip

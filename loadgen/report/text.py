@@ -26,6 +26,7 @@ from loadgen.report.words import (
     share,
     statuses,
     stream_line,
+    use_line,
 )
 from loadgen.runfile import REPORT
 
@@ -248,6 +249,8 @@ def _server(server: dict[str, Any], console: Console) -> None:
                 f"  {len(bars) - len(shown)} other sizes: {amount(rest, 'execution')}, {share(rest / total)}"
             )
         )
+    if line := use_line(server):
+        console.print(Text(f"server  {line}"))
 
 
 def _client(summary: dict[str, Any], console: Console) -> None:

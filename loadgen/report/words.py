@@ -57,6 +57,24 @@ def client_line(client: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def use_line(server: dict[str, Any]) -> str:
+    """How the server was used, as one sentence without its full stop; "" where nothing tells."""
+    seen = server.get("watched") or {}
+    parts = []
+    if server.get("busy") is not None:
+        parts.append(f"instances busy {share(server['busy'])} of the time")
+    if seen.get("cpu_cores") is not None:
+        parts.append(f"CPU {cores(seen['cpu_cores'])}, memory {show_bytes(seen['memory_bytes'])}")
+    if seen.get("pending"):
+        parts.append(f"pending {seen['pending']['mean']:g} on average, at most {seen['pending']['max']:g}")
+    parts += [
+        f"{amount(n, 'request')} refused ({reason})" for reason, n in (seen.get("rejected") or {}).items()
+    ]
+    if seen.get("resets"):
+        parts.append(f"counters reset {amount(len(seen['resets']), 'time')}")
+    return ", ".join(parts)
+
+
 def statuses(numbers: dict[str, int]) -> str:
     """Status codes with how many had each, where they differ; 0 is none at all."""
     told = {code: n for code, n in numbers.items() if code != "0"}

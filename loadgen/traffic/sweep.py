@@ -29,20 +29,19 @@ grid:
 from __future__ import annotations
 
 import hashlib
-import itertools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Self
 
 import numpy as np
 import yaml
 from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
 
 from loadgen.records import LoadgenError
+from loadgen.traffic.changes import UNCHANGED, Changes, Grid, Named, name_of, shown_value
 from loadgen.traffic.document import ProfileError, read_document, read_text
 from loadgen.traffic.objective import Objective, parse_objective
 from loadgen.traffic.parts import (
-    Count,
     DurationNs,
     DurationOrZeroNs,
     FaultsError,
@@ -59,103 +58,9 @@ from loadgen.traffic.words import show_value
 from loadgen.units import show_ns
 
 MOST_BLOCKS = 10_000
-OF_BATCHER = ("preferred", "delay_ns", "queue", "priorities", "preserve_ordering")
 _RATES = ("requests/s", "items/s")
 _WARM_UP_SHARE, _LEAST_WARM_UP_NS = 0.2, 10**9
 _REQUESTS_A_USER = 2  # of a block's own warm-up
-
-
-class Queue(Part):
-    """Triton's queue policy: how long a request may wait, what becomes of it then, how many may wait."""
-
-    timeout_ns: DurationNs | None = Field(None, alias="timeout", examples=["1s"])
-    action: Literal["reject", "delay"] | None = None
-    max_size: Count | None = None
-    override: bool | None = None  # a request may name its own timeout
-
-    def __str__(self) -> str:
-        told = {"timeout": self.timeout_ns and show_ns(self.timeout_ns), "action": self.action,
-                "max_size": self.max_size, "override": self.override}  # fmt: skip
-        return " ".join(f"{key} {show_value(value).strip(chr(39))}" for key, value in told.items() if value)
-
-
-class Changes(Part):
-    """What is laid over the model's own configuration.  None leaves a field as it is."""
-
-    max_batch_size: Annotated[int, Field(ge=0, le=1_000_000)] | None = None
-    batching: bool | None = None  # false: no dynamic batching at all
-    preferred: Many[Count] | None = None
-    delay_ns: DurationOrZeroNs | None = Field(None, alias="delay")
-    instances: Annotated[int, Field(ge=1, le=1000)] | None = None
-    ragged: bool | None = None
-    queue: Queue | None = None
-    priorities: Annotated[int, Field(ge=1, le=1000)] | None = None
-    preserve_ordering: bool | None = None
-    set: dict[str, Any] = Field(default_factory=dict)  # any field, by its dotted path
-
-    @model_validator(mode="after")
-    def _batches(self) -> Self:
-        if self.batching is False and any(getattr(self, key) is not None for key in OF_BATCHER):
-            raise FaultsError((("batching",), "false goes with no setting of the dynamic batcher"))
-        return self
-
-    def under(self, over: Changes) -> Changes:
-        """These, and `over` wins where both say something."""
-        theirs = {key: getattr(over, key) for key in over.model_fields_set & Changes.model_fields.keys()}
-        return _UNCHANGED.model_copy(
-            update={
-                **{key: getattr(self, key) for key in self.model_fields_set},
-                **theirs,
-                "set": {**self.set, **over.set},
-            }
-        )
-
-    def __str__(self) -> str:
-        told = [f"{_name_of(Changes, key)} {_shown(key, value)}" for key in Changes.model_fields
-                if key != "set" and (value := getattr(self, key)) is not None]  # fmt: skip
-        return ", ".join(told + [f"{path} {show_value(value)}" for path, value in self.set.items()])
-
-
-_UNCHANGED = Changes.model_validate({})
-
-
-class Named(Changes):
-    """A configuration of its own name."""
-
-    name: Name | None = None
-
-
-class Grid(Part):
-    """Values of each setting; every combination of them is a configuration.  The same keys as Changes."""
-
-    max_batch_size: Many[Annotated[int, Field(ge=0, le=1_000_000)]] | None = None
-    batching: Many[bool] | None = None
-    preferred: Many[Many[Count]] | None = None
-    delay_ns: Many[DurationOrZeroNs] | None = Field(None, alias="delay")
-    instances: Many[Annotated[int, Field(ge=1, le=1000)]] | None = None
-    ragged: Many[bool] | None = None
-    queue: Many[Queue] | None = None
-    priorities: Many[Annotated[int, Field(ge=1, le=1000)]] | None = None
-    preserve_ordering: Many[bool] | None = None
-    set: dict[str, Many[Any]] = Field(default_factory=dict)
-
-    def combinations(self) -> list[Changes]:
-        """Every combination, the last key changing fastest.  Batching off meets no setting of the batcher: those
-        combinations are one.
-        """
-        axes = [[(key, value) for value in values] for key in Grid.model_fields
-                if key != "set" and (values := getattr(self, key)) is not None]  # fmt: skip
-        paths = [[(path, value) for value in values] for path, values in self.set.items()]
-        found = []
-        for combination in itertools.product(*axes):
-            chosen = dict(combination)
-            if chosen.get("batching") is False:
-                chosen = {key: value for key, value in chosen.items() if key not in OF_BATCHER}
-            found += [
-                _UNCHANGED.model_copy(update={**chosen, "set": dict(settings)})
-                for settings in itertools.product(*paths)
-            ]
-        return found
 
 
 class Load(Part):
@@ -222,7 +127,7 @@ class Sweep(Part):
     warm_up_ns: DurationNs = Field(30 * 10**9, alias="warm_up")
     best: str = "requests/s"
     objectives: Annotated[tuple[str, ...], BeforeValidator(as_tuple)] = ()
-    base: Changes = _UNCHANGED
+    base: Changes = UNCHANGED
     configurations: Many[Named] | None = None
     grid: Grid | None = None
     _text: str = PrivateAttr("")
@@ -293,6 +198,23 @@ class Sweep(Part):
             found.setdefault(name := str(changes), Configuration(name, self.base.under(changes)))
         return tuple(found.values())
 
+    def axes(self) -> list[tuple[str, list[tuple[str, list[int]]]]]:
+        """Settings of the grid with two values or more: name, and each value with the places of its candidates."""
+        if self.grid is None:
+            return []
+        mine = {str(changes) for changes in self.grid.combinations()}
+        rows = [(i, one.changes) for i, one in enumerate(self.candidates) if one.name in mine]
+        found = []
+        for key in Grid.model_fields:
+            values = () if key == "set" else getattr(self.grid, key) or ()
+            told = [(shown_value(key, v), [i for i, c in rows if getattr(c, key) == v]) for v in values]
+            found.append((name_of(Grid, key), told))
+        for path, values in self.grid.set.items():
+            found.append(
+                (path, [(show_value(v), [i for i, c in rows if c.set.get(path) == v]) for v in values])
+            )
+        return [(name, told) for name, told in found if sum(bool(places) for _, places in told) > 1]
+
     def blocks(self) -> tuple[Block, ...]:
         """The order of the experiment.  Each round visits every configuration once, in an order of its own,
         and at each visit every load, shuffled too: what drifts meets all alike.
@@ -353,18 +275,6 @@ def _with_phases(traffic: TrafficProfile, phases: list[Any], **more: Any) -> str
     }
     text: str = yaml.safe_dump({**kept, "phases": phases, **more}, sort_keys=False, allow_unicode=True)
     return text
-
-
-def _name_of(part: type[Part], field: str) -> str:
-    return part.model_fields[field].alias or field
-
-
-def _shown(key: str, value: Any) -> str:
-    if key.endswith("_ns"):
-        return show_ns(value) if value else "0"
-    if isinstance(value, bool):
-        return "on" if value else "off"
-    return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 
 def parse_sweep(text: str, name: str, folder: Path = Path()) -> Sweep:

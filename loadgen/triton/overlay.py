@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from loadgen.records import LoadgenError
-from loadgen.traffic.sweep import Changes, Queue
+from loadgen.traffic.changes import Changes, Queue
 from loadgen.traffic.words import near, show_value
 
 Config = dict[str, Any]

@@ -4,9 +4,6 @@ The surprising batches of the dynamic batcher, one configuration a test: a sleep
 0 and 20 from 20 ms on, 5 ms apart, so that all 20 wait for the first.
 """
 
-import json
-import urllib.request
-
 import pytest
 
 from tests.support.cli import loadgen
@@ -43,17 +40,17 @@ def lab(triton, tmp_path):
 
 
 def configure(triton, sleep_ms=250, batcher=None, ragged=False, **changes):
-    try:
-        with urllib.request.urlopen(f"{triton.http_target}/v2/models/lab/config", timeout=10) as answer:
-            config = json.load(answer)
-    except urllib.error.HTTPError:
-        triton.load("lab")
-        return configure(triton, sleep_ms, batcher, ragged, **changes)
-    config["dynamic_batching"] = batcher or {}
-    config["parameters"]["sleep_ms"]["string_value"] = str(sleep_ms)
-    config["input"][0]["allow_ragged_batch"] = ragged
+    """Unloads first: a reload keeps the old copy at work for another second."""
+    tensor = {"data_type": "TYPE_FP32", "dims": [-1]}
+    config = {
+        "name": "lab", "backend": "python", "max_batch_size": 8, "dynamic_batching": batcher or {},
+        "input": [{"name": "INPUT", "allow_ragged_batch": ragged, **tensor}],
+        "output": [{"name": "OUTPUT", **tensor}],
+        "instance_group": [{"kind": "KIND_CPU", "count": 1}],
+        "parameters": {"sleep_ms": {"string_value": str(sleep_ms)}},
+    }  # fmt: skip
+    triton.unload("lab")
     triton.load("lab", config | changes)
-    return config
 
 
 def told(story):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from loadgen.analysis.contest import contest, fit, front, means
+from loadgen.analysis.contest import contest, effect, fit, front, means
 
 
 def most(figures):
@@ -76,3 +76,15 @@ def test_no_success_is_the_worst_and_no_candidate_is_none():
 def test_the_front_is_what_nothing_beats_in_both():
     gain, cost = np.array([10.0, 20, 20, 30, np.nan]), np.array([1.0, 2, 3, np.inf, 0])
     assert front(gain, cost) == [True, True, False, False, False]
+
+
+def test_a_setting_is_known_when_no_winner_is():
+    """Twelve candidates, six with a setting that gives 1.3 times as much: 12 % noise hides the best, not the setting."""
+    rng = np.random.default_rng(5)
+    outcome = contest([simulated(rng, [130] * 6 + [100] * 6, 2, 0.12, (0, 0.4))], most)
+    assert outcome.verdict == "inconclusive"
+    (high, sure), (low, other) = effect(outcome, [list(range(6)), list(range(6, 12))])
+    assert high == 1
+    assert low == pytest.approx(100 / 130, abs=0.1)
+    assert sure > 0.95
+    assert sure + other == pytest.approx(1)

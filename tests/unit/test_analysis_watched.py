@@ -5,6 +5,7 @@ import os
 
 from loadgen.analysis.summary import summarise
 from loadgen.lab.watch_process import metrics_of, process_use
+from loadgen.report.words import use_line
 from tests.support.runs import MS, S, build, phase, row, statistics, window
 
 PAGE = """# HELP nv_inference_pending_request_count Instantaneous number of pending requests
@@ -91,3 +92,12 @@ def test_busy_split_and_littles_law(tmp_path):
     }
     # Little: 1000 requests of 20 ms in 10 s by our stamps, of 19 ms by its counters
     assert server["in_flight"] == {"server": 1.9, "client": 2.0}
+
+
+def test_its_use_in_words():
+    seen = {"cpu_cores": 1.53, "memory_bytes": 300 * 2**20, "pending": {"mean": 4.0, "max": 8}, "rejected": {"REJECTED": 7}, "resets": [{}]}  # fmt: skip
+    assert use_line({"busy": 0.754, "watched": seen}) == (
+        "instances busy 75% of the time, CPU 1.5 cores, memory 300 MiB, pending 4 on average, at most 8, "
+        "7 requests refused (REJECTED), counters reset 1 time"
+    )
+    assert use_line({"busy": None, "watched": None}) == use_line({}) == ""

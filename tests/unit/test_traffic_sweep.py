@@ -45,6 +45,14 @@ def test_the_list_and_every_combination_of_the_grid_each_once():
     assert all(one.changes.max_batch_size == 16 for one in sweep().candidates)
 
 
+def test_the_settings_of_the_grid_and_who_has_each_value():
+    assert sweep().axes() == [
+        ("batching", [("on", [2, 3, 4, 5]), ("off", [6, 7])]),
+        ("delay", [("0", [2, 3]), ("2 ms", [4, 5])]),
+        ("instance_group.0.count", [("1", [2, 4, 6]), ("2", [3, 5, 7])]),
+    ]
+
+
 def test_blocks_are_interleaved_in_a_seeded_order():
     """Each round has every cell once, a configuration's loads together, and rounds and seeds differ in order."""
     read = sweep()

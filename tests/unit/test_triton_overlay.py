@@ -2,7 +2,7 @@
 
 import pytest
 
-from loadgen.traffic.sweep import Changes
+from loadgen.traffic.changes import Changes
 from loadgen.triton.overlay import OverlayError, check, only_instances_differ, overlaid
 
 BASE = {
