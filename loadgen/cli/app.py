@@ -18,6 +18,7 @@ from loadgen.cli import (
     parity,
     profile,
     report,
+    repository,
     run,
     serve,
     sweep,
@@ -45,8 +46,9 @@ app.command()(lint.lint)
 app.command()(coldstart.coldstart)
 app.command()(buckets.buckets)
 app.add_typer(profile.app, name="profile")
+app.add_typer(repository.app, name="repository")
 app.add_typer(bench.app, name="bench")
-app.command()(env.env)
+app.add_typer(env.app, name="env")
 
 
 def _show_version(value: bool) -> None:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from loadgen.cli import serving
 from loadgen.cli.output import stderr_console
+from loadgen.convert.serve_options import Flavour, PlanOptions
 from loadgen.records import LoadgenError
 from loadgen.units import UnitError, parse_duration, show_bytes
 
@@ -44,6 +46,23 @@ def convert(
     threads: Annotated[
         int | None, typer.Option(help="Threads of an instance; left out, the cores are shared.")
     ] = None,
+    flavour: serving.FlavourOption = Flavour.PYTHON,
+    preferred: serving.Preferred = "",
+    priorities: serving.Priorities = "",
+    queue_timeout: serving.QueueTimeout = "",
+    max_queue: serving.MaxQueue = 0,
+    preserve_order: serving.PreserveOrder = False,
+    cache: serving.Cache = False,
+    gpus: serving.Gpus = "",
+    warmup: serving.Warmup = "",
+    versions: serving.Versions = "",
+    accelerate: serving.Accelerate = None,
+    optimize: serving.Optimize = "",
+    traffic: serving.Traffic = "",
+    buckets: serving.Buckets = 3,
+    plan_batch: serving.PlanBatch = "",
+    server_tensorrt: serving.ServerTensorRT = "",
+    server_compute: serving.ServerCompute = "",
     precision: Annotated[
         str, typer.Option(help="fp32, fp16, bf16, int8 or fp8; what must stay fp32 is chosen and listed.")
     ] = "fp32",
@@ -118,6 +137,21 @@ def convert(
         max_length=max_length,
         threads=threads,
         replace=replace,
+        serve=serving.serve_options(
+            flavour=flavour,
+            preferred=preferred,
+            priorities=priorities,
+            queue_timeout=queue_timeout,
+            max_queue=max_queue,
+            preserve_order=preserve_order,
+            cache=cache,
+            gpus=gpus,
+            warmup=warmup,
+            versions=versions,
+            accelerate=accelerate,
+            optimize=optimize,
+            plan=PlanOptions(traffic, buckets, plan_batch, server_tensorrt, server_compute),
+        ),
         precision=precision,
         calibration=calibration,
         skip_quant=skip_quant,
@@ -141,6 +175,8 @@ def convert(
         progress.print(f"[dim]{time.monotonic() - start:6.1f} s[/dim]  {escape(text)}", highlight=False)
 
     result = run_convert(source, options, step)
+    for warning in result.sidecar["serving"]["warnings"]:
+        step(f"warning: {warning}")
     step(f"done: {result.folder}")
     if as_json:
         typer.echo(json.dumps({**result.sidecar, "folder": str(result.folder), "files": dict(result.files)}))

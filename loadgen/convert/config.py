@@ -1,23 +1,35 @@
-"""A served model's config.pbtxt: written as text a person can read, proven by Triton's own message.
+"""A converted model's configuration: which tensors it shows, and what serves it how, as a typed ModelConfig.
 
 It must not know where the file goes or how the model was made.
 """
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
-from loadgen.records import LoadgenError, TensorSpec
+from loadgen.convert.serve_options import Flavour, ServeOptions
+from loadgen.records import TensorSpec
+from loadgen.triton import config as triton
+from loadgen.triton.config_enums import DataType, GroupKind, TimeoutAction
+from loadgen.triton.pbtxt import ConfigError
+from loadgen.triton.pbtxt import render as render_config
 
 
-class ConfigError(LoadgenError):
-    """A configuration that Triton's own definition does not read back as it was meant."""
+@dataclass(frozen=True, slots=True)
+class FullTensor:
+    """An input or output as a model file has it, the batch axis too; a free axis is its name or -1."""
+
+    name: str
+    datatype: str  # KServe v2
+    axes: tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """How a model is served.  Shapes are without the batch axis, which Triton adds."""
+    """How a model is served.  Shapes are without the batch axis, which Triton adds when max_batch is above 0.
+
+    A shape () is a number a row: Triton has no dims [], so it is shown as [1] and reshaped.  `warmup` are made by
+    `warmup.plan`; `plan_profiles` is how many optimization profiles a TensorRT plan has.
+    """
 
     name: str
     inputs: tuple[TensorSpec, ...]
@@ -27,6 +39,9 @@ class Serving:
     instances: int
     ragged: bool
     parameters: Mapping[str, str]
+    options: ServeOptions = field(default_factory=ServeOptions)
+    warmup: tuple[triton.Warmup, ...] = ()
+    plan_profiles: int = 0
 
     @property
     def delay_us(self) -> int:
@@ -34,94 +49,199 @@ class Serving:
         return round(self.delay_ns / 1000)
 
 
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A model's tensors as a configuration names them; `why` says what kept the batch from being free."""
+
+    inputs: tuple[TensorSpec, ...]
+    outputs: tuple[TensorSpec, ...]
+    max_batch: int
+    why: str = ""
+
+
+def show(
+    inputs: Sequence[FullTensor], outputs: Sequence[FullTensor], max_batch: int, *, by_name: bool = True
+) -> Shown:
+    """What of a file's tensors belongs into the configuration, every input and output looked at.
+
+    With a batch axis that is free everywhere, dims leave it out; otherwise `max_batch` becomes 0, dims are the
+    whole shapes and `why` names the tensor.  `by_name`: first axes of different names are no batch.  Raises ConfigError for a scalar that no configuration can name.
+    """
+    tensors = [*inputs, *outputs]
+    why = ""
+    if max_batch:
+        why = next(filter(None, map(_not_batched, tensors)), "")
+        why = why or (_different_axes(inputs, outputs) if by_name else "")
+    batch = 0 if why else max_batch
+    scalars = [t.name for t in tensors if not t.axes]
+    if scalars:
+        raise ConfigError(
+            f"{', '.join(scalars)}: a tensor of shape [] cannot be served; give it the shape [1] in the model"
+            + (", or [batch] to have it batched" if max_batch else "")
+        )
+    cut = 1 if batch else 0
+    return Shown(tuple(_spec(t, cut) for t in inputs), tuple(_spec(t, cut) for t in outputs), batch, why)
+
+
+def _not_batched(tensor: FullTensor) -> str:
+    if not tensor.axes:
+        return f"{tensor.name} is a scalar, without a batch axis"
+    first = tensor.axes[0]
+    if isinstance(first, int) and first >= 0:
+        return (
+            f"{tensor.name} has the fixed shape {_bracketed(tensor.axes)}: its first axis is always {first}"
+        )
+    return ""
+
+
+def _different_axes(inputs: Sequence[FullTensor], outputs: Sequence[FullTensor]) -> str:
+    """Free axes have names in ONNX: a first axis of another name than the inputs' is no batch."""
+    names = [t.axes[0] for t in inputs]
+    if not names or not all(isinstance(name, str) for name in names):
+        return ""
+    for tensor in (*inputs, *outputs):
+        if isinstance(tensor.axes[0], str) and tensor.axes[0] != names[0]:
+            return (
+                f"{tensor.name} begins with the axis {tensor.axes[0]!r}, {inputs[0].name} with {names[0]!r}"
+            )
+    return ""
+
+
+def _spec(tensor: FullTensor, cut: int) -> TensorSpec:
+    shape = tuple(axis if isinstance(axis, int) and axis >= 0 else -1 for axis in tensor.axes[cut:])
+    return TensorSpec(tensor.name, tensor.datatype, shape)
+
+
+def _bracketed(axes: Sequence[str | int]) -> str:
+    return f"[{', '.join(map(str, axes))}]"
+
+
 def render(serving: Serving) -> str:
     """The text of config.pbtxt, read back and compared before it is returned.  Raises ConfigError."""
-    batching = serving.max_batch > 0
-    blocks = [
-        f"name: {_quote(serving.name)}",
-        'backend: "python"',
-        f"max_batch_size: {serving.max_batch}",
-        "",
-        *(_tensor("input", spec, serving.ragged) for spec in serving.inputs),
-        *(_tensor("output", spec, ragged=None) for spec in serving.outputs),
-        f"instance_group [ {{ count: {serving.instances} kind: KIND_CPU }} ]",
-        "",
-        *([f"dynamic_batching {{ max_queue_delay_microseconds: {serving.delay_us} }}", ""] * batching),
-        *(_parameter(key, value) for key, value in serving.parameters.items()),
-    ]
-    text = "\n".join(blocks) + "\n"
-    _prove(text, serving)
-    return text
+    return render_config(model_config(serving))
 
 
-def _quote(text: str) -> str:
-    return json.dumps(text)  # for the ASCII that names and numbers are made of, JSON's quoting is protobuf's
+def model_config(serving: Serving) -> triton.ModelConfig:
+    """The configuration.  Raises ConfigError for what cannot be served so."""
+    told = serving.options
+    python = told.flavour is Flavour.PYTHON
+    too_large = [size for size in told.preferred if size > serving.max_batch]
+    if too_large:
+        raise ConfigError(f"preferred batch size {too_large[0]}: the largest batch is {serving.max_batch}")
+    return triton.ModelConfig(
+        name=serving.name,
+        backend="python" if python else "",
+        platform="" if python else str(told.flavour),
+        max_batch_size=serving.max_batch,
+        input=tuple(_input(spec, serving, python) for spec in serving.inputs),
+        output=tuple(_output(spec, serving.max_batch) for spec in serving.outputs),
+        instance_group=(_group(serving),),
+        dynamic_batching=_batching(serving) if serving.max_batch else None,
+        version_policy=_versions(told.versions),
+        optimization=_optimization(told),
+        parameters={key: triton.Parameter(value) for key, value in serving.parameters.items()},
+        model_warmup=serving.warmup,
+        response_cache=triton.ResponseCache(enable=True) if told.cache else None,
+    )
 
 
-def _tensor(field: str, spec: TensorSpec, ragged: bool | None) -> str:
-    lines = [
-        f"{field} [ {{",
-        f"  name: {_quote(spec.name)}",
-        f"  data_type: TYPE_{spec.datatype}",
-        f"  dims: [ {', '.join(str(size) for size in spec.shape or (1,))} ]",
-    ]
-    if not spec.shape:  # a scalar an item: Triton allows no empty dims
-        lines.append("  reshape { shape: [ ] }")
-    if spec.optional:
-        lines.append("  optional: true")
-    if ragged is not None:
-        lines.append(f"  allow_ragged_batch: {str(ragged).lower()}")
-    return "\n".join([*lines, "} ]", ""])
+def _input(spec: TensorSpec, serving: Serving, python: bool) -> triton.Input:
+    dims, reshape = _dims(spec, serving.max_batch)
+    return triton.Input(
+        name=spec.name,
+        data_type=_data_type(spec),
+        dims=dims,
+        reshape=reshape,
+        # The two only go where our runner pads and fills; a graph has no such inputs.
+        allow_ragged_batch=python and serving.ragged and bool(serving.max_batch),
+        optional=python and spec.optional,
+    )
 
 
-def _parameter(key: str, value: str) -> str:
-    return f"parameters {{ key: {_quote(key)} value {{ string_value: {_quote(value)} }} }}"
+def _output(spec: TensorSpec, max_batch: int) -> triton.Output:
+    dims, reshape = _dims(spec, max_batch)
+    return triton.Output(name=spec.name, data_type=_data_type(spec), dims=dims, reshape=reshape)
 
 
-def parse(text: str) -> Any:
-    """A `ModelConfig` message of a config.pbtxt.  Raises ConfigError."""
-    from google.protobuf import text_format
-    from tritonclient.grpc import model_config_pb2
+def _dims(spec: TensorSpec, max_batch: int) -> tuple[tuple[int, ...], triton.Reshape | None]:
+    if spec.shape:
+        return spec.shape, None
+    if not max_batch:
+        raise ConfigError(
+            f"{spec.name}: a tensor of shape [] cannot be served; give it the shape [1] in the model"
+        )
+    return (1,), triton.Reshape(())
 
+
+def _data_type(spec: TensorSpec) -> DataType:
     try:
-        return text_format.Parse(text, model_config_pb2.ModelConfig())
-    except text_format.ParseError as why:
-        raise ConfigError(f"config.pbtxt is not a Triton model configuration: {why}") from None
+        return DataType("TYPE_STRING" if spec.datatype == "BYTES" else f"TYPE_{spec.datatype}")
+    except ValueError:
+        raise ConfigError(f"{spec.name}: Triton has no data type {spec.datatype}") from None
 
 
-def _shape(tensor: Any) -> tuple[int, ...]:
-    return tuple(tensor.reshape.shape if tensor.HasField("reshape") else tensor.dims)
+def _group(serving: Serving) -> triton.InstanceGroup:
+    told = serving.options
+    gpu = bool(told.gpus) or told.flavour is Flavour.TENSORRT
+    profiles = tuple(map(str, range(serving.plan_profiles))) if serving.plan_profiles > 1 else ()
+    return triton.InstanceGroup(
+        count=serving.instances,
+        kind=GroupKind.KIND_GPU if gpu else GroupKind.KIND_CPU,
+        gpus=told.gpus,
+        profile=profiles,
+    )
 
 
-def _prove(text: str, serving: Serving) -> None:
-    got = parse(text)
-    meant: dict[str, Any] = {
-        "name": serving.name,
-        "backend": "python",
-        "max_batch_size": serving.max_batch,
-        "input": [
-            (s.name, f"TYPE_{s.datatype}", s.shape, s.optional, serving.ragged) for s in serving.inputs
-        ],
-        "output": [(s.name, f"TYPE_{s.datatype}", s.shape) for s in serving.outputs],
-        "instance_group": [(serving.instances, "KIND_CPU")],
-        "delay": serving.delay_us if serving.max_batch else 0,
-        "parameters": dict(serving.parameters),
-    }
-    groups = type(got).DESCRIPTOR.fields_by_name["instance_group"].message_type.enum_types_by_name["Kind"]
-    types = type(got).DESCRIPTOR.file.enum_types_by_name["DataType"].values_by_number
-    found: dict[str, Any] = {
-        "name": got.name,
-        "backend": got.backend,
-        "max_batch_size": got.max_batch_size,
-        "input": [
-            (i.name, types[i.data_type].name, _shape(i), i.optional, i.allow_ragged_batch) for i in got.input
-        ],
-        "output": [(o.name, types[o.data_type].name, _shape(o)) for o in got.output],
-        "instance_group": [(g.count, groups.values_by_number[g.kind].name) for g in got.instance_group],
-        "delay": got.dynamic_batching.max_queue_delay_microseconds,
-        "parameters": {key: value.string_value for key, value in got.parameters.items()},
-    }
-    wrong = [key for key in meant if meant[key] != found[key]]
-    if wrong:
-        key = wrong[0]
-        raise ConfigError(f"config.pbtxt: {key} reads back as {found[key]!r}, meant was {meant[key]!r}")
+def _batching(serving: Serving) -> triton.DynamicBatching:
+    told = serving.options
+    policy = triton.QueuePolicy(
+        timeout_action=TimeoutAction.DELAY if told.timeout_delays else TimeoutAction.REJECT,
+        default_timeout_microseconds=told.queue_timeout_us,
+        allow_timeout_override=told.timeout_override,
+        max_queue_size=told.max_queue,
+    )
+    return triton.DynamicBatching(
+        preferred_batch_size=told.preferred,
+        max_queue_delay_microseconds=serving.delay_us,
+        preserve_ordering=told.preserve_ordering,
+        priority_levels=told.priority_levels,
+        # With levels Triton wants a default; the middle leaves room on both sides.
+        default_priority_level=told.default_priority or (told.priority_levels + 1) // 2,
+        default_queue_policy=None if policy == triton.QueuePolicy() else policy,
+    )
+
+
+def _versions(text: str) -> triton.VersionPolicy | None:
+    kind, _, count = text.partition(":")
+    if not text:
+        return None
+    if text == "all":
+        return triton.VersionPolicy(all=triton.All())
+    if kind == "latest" and count.isdecimal() and int(count):
+        return triton.VersionPolicy(latest=triton.Latest(int(count)))
+    numbers = text.split(",")
+    if all(number.strip().isdecimal() for number in numbers):
+        return triton.VersionPolicy(specific=triton.Specific(tuple(int(number) for number in numbers)))
+    raise ConfigError(f"versions {text!r}: allowed are latest:N, all, or numbers with commas, e.g. 1,3")
+
+
+def _optimization(told: ServeOptions) -> triton.Optimization | None:
+    accelerators = [
+        (name, dict(_pairs(rest))) for name, _, rest in (a.partition(":") for a in told.accelerators)
+    ]
+    on_gpu = tuple(triton.Accelerator(n, p) for n, p in accelerators if n != "openvino")
+    on_cpu = tuple(triton.Accelerator(n, p) for n, p in accelerators if n == "openvino")
+    made = triton.Optimization(
+        graph=triton.Graph(told.graph_level) if told.graph_level else None,
+        cuda=triton.Cuda(graphs=True) if told.cuda_graphs else None,
+        execution_accelerators=triton.Accelerators(on_gpu, on_cpu) if accelerators else None,
+        eager_batching=told.eager_batching,
+    )
+    return None if made == triton.Optimization() else made
+
+
+def _pairs(text: str) -> list[tuple[str, str]]:
+    pairs = [(key, value) for key, _, value in (part.partition("=") for part in text.split(",") if part)]
+    if any(not key or not value for key, value in pairs):
+        raise ConfigError(f"accelerator parameters {text!r}: allowed are key=value with commas")
+    return pairs

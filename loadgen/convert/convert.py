@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.convert import publish
-from loadgen.convert.config import Serving, render
+from loadgen.convert.config import FullTensor
 from loadgen.convert.encoder import Encoder, load_encoder, require_libraries
 from loadgen.convert.export import EXPORTERS, OnnxFacts, OnnxTensor, export_any
+from loadgen.convert.flavours import ONNX, RUNNER, Exported, lay_out, require_flavour
 from loadgen.convert.lowering import climb_onnx, climb_served, lower_onnx
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, passed, points, require
 from loadgen.convert.sources import TOKENIZER, Source, find_source, numbers, sha256
-from loadgen.records import TensorSpec
+from loadgen.convert.warmup import Fill
+from loadgen.environment.facts import quick
 
 FORMAT = 1
 SIDECAR = "convert.json"
-ONNX = "model.onnx"
-RUNNER = Path(__file__).parent / "runner" / "model.py"
 _LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "loadgen")
 
 Progress = Callable[[str], None]
@@ -57,10 +57,11 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
     found = find_source(source, options.source)
     publish.refuse_existing(options)
     require_libraries()
+    require_flavour(options)
     for note in found.notes:
         progress(note)
-    weights = sum(file.stat().st_size for file in found.weights)
-    with publish.staged(options, need_bytes=weights + weights // 4) as stage:
+    size = sum(file.stat().st_size for file in found.weights)
+    with publish.staged(options, need_bytes=size + size // 4) as stage:
         progress(f"loading {found.label} from {found.origin}")
         encoder = load_encoder(found, options.max_length)
         progress("exporting to ONNX with free batch and length")
@@ -81,12 +82,11 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
             progress(f"comparing {options.precision} with PyTorch")
             climbed = climb_onnx(found, encoder, exported, onnx, options, no_cpu)
             lowered = {"lowering": done.as_json() | {"no_cpu": no_cpu}, "ladder": climbed.as_json()}
-        (stage.version / RUNNER.name).write_bytes(RUNNER.read_bytes())
+        weights = _digests(stage)  # before a plan takes their place
+        laid = lay_out(stage, _exported(encoder, facts), options, progress)
         if (tokenizer := found.folder / TOKENIZER).is_file():
             (stage.version / TOKENIZER).write_bytes(tokenizer.read_bytes())
-        config = stage.model / publish.CONFIG
-        config.write_text(render(_serving(options, encoder, facts)), encoding="ascii")
-        sidecar = _sidecar(found, options, encoder, facts, parity, stage) | lowered
+        sidecar = _sidecar(found, options, encoder, facts, parity, stage, weights) | lowered | laid.recorded
         if options.check_served:
             progress("asking the embedded Triton over HTTP and gRPC")
             sidecar["served"] = climb_served(found, encoder, stage, options).as_json()
@@ -116,10 +116,10 @@ def is_current(repository: Path, name: str, options: ConvertOptions, source: str
             told["format"] == FORMAT
             and told["options"] == options.recorded()
             and told["config_sha256"] == sha256(config)
-            and told["runner_sha256"] == sha256(RUNNER) == sha256(there.version_folder / RUNNER.name)
+            and told["runner_sha256"] == sha256(RUNNER)
             and all(
-                (there.version_folder / file).stat().st_size == facts["bytes"]
-                for file, facts in told["onnx"]["files"].items()
+                (there.version_folder / file).stat().st_size == size
+                for file, size in told["serving"]["files"].items()
             )
             and told["source"]["sha256"] == found.digests()
         )
@@ -132,7 +132,7 @@ def _max_batch(options: ConvertOptions, encoder: Encoder) -> int:
     return options.max_batch if encoder.batched else 0
 
 
-def _serving(options: ConvertOptions, encoder: Encoder, facts: OnnxFacts) -> Serving:
+def _exported(encoder: Encoder, facts: OnnxFacts) -> Exported:
     parameters = {}
     if encoder.vocab_size:
         parameters = {
@@ -142,33 +142,33 @@ def _serving(options: ConvertOptions, encoder: Encoder, facts: OnnxFacts) -> Ser
         }
     if "token_type_ids" in encoder.inputs and encoder.type_vocab_size:
         parameters["type_vocab_size"] = str(encoder.type_vocab_size)
-    if options.threads is not None:
-        parameters["threads"] = str(options.threads)
     if encoder.given:  # the runner knows the axes of a text encoder by itself
         told = {"inputs": {one.name: one.axes for one in encoder.specs}, "per_token": encoder.per_token}
         parameters["axes"] = json.dumps(told, separators=(",", ":"))
-    left_out = "token_type_ids" if encoder.type_vocab_size else None  # then they are zeros: one sequence
-    return Serving(
-        name=options.name,
-        inputs=tuple(_spec(encoder, one, optional=one.name == left_out) for one in _ordered(encoder, facts)),
-        outputs=(_spec(encoder, facts.output),),
-        max_batch=_max_batch(options, encoder),
-        delay_ns=options.delay_ns,
-        instances=options.instances,
-        ragged=options.ragged and encoder.padded,
+    fills = {"attention_mask": Fill(1, 1)}
+    if encoder.vocab_size:
+        fills["input_ids"] = Fill(0, encoder.vocab_size - 1)
+    ordered = sorted(facts.inputs, key=lambda one: encoder.inputs.index(one.name))
+    return Exported(
+        inputs=tuple(_full(one) for one in ordered),
+        outputs=(_full(facts.output),),
+        max_length=encoder.max_length,
+        batched=encoder.batched,
+        padded=encoder.padded,
+        optional=frozenset({"token_type_ids"} if encoder.type_vocab_size else ()),  # zeros: one sequence
         parameters=parameters,
+        fills=fills,
     )
 
 
-def _ordered(encoder: Encoder, facts: OnnxFacts) -> list[OnnxTensor]:
-    return sorted(facts.inputs, key=lambda one: encoder.inputs.index(one.name))
+def _full(tensor: OnnxTensor) -> FullTensor:
+    return FullTensor(tensor.name, tensor.datatype, tensor.axes)
 
 
-def _spec(encoder: Encoder, tensor: OnnxTensor, *, optional: bool = False) -> TensorSpec:
-    """As the configuration declares it: without the batch axis where Triton adds one."""
-    axes = tensor.axes[1:] if encoder.batched else tensor.axes
-    shape = tuple(axis if isinstance(axis, int) else -1 for axis in axes)
-    return TensorSpec(tensor.name, tensor.datatype, shape, optional)
+def _digests(stage: publish.Stage) -> dict[str, Any]:
+    """Of the ONNX file, and the second one that there is beyond 1.5 GB."""
+    files = sorted(stage.version.glob(f"{ONNX}*"))
+    return {f.name: {"bytes": f.stat().st_size, "sha256": sha256(f)} for f in files}
 
 
 def _sidecar(
@@ -178,8 +178,8 @@ def _sidecar(
     facts: OnnxFacts,
     parity: list[ParityPoint],
     stage: publish.Stage,
+    weights: Mapping[str, Any],
 ) -> dict[str, Any]:
-    weights = sorted(stage.version.glob(f"{ONNX}*"))  # beyond 1.5 GB there is a second file
     tensors = {
         side: [{"name": t.name, "datatype": t.datatype, "shape": list(t.axes)} for t in values]
         for side, values in (("inputs", facts.inputs), ("outputs", (facts.output,)))
@@ -204,7 +204,7 @@ def _sidecar(
         "notes": [*found.notes, *encoder.notes],
         "options": options.recorded(),
         "onnx": {
-            "files": {f.name: {"bytes": f.stat().st_size, "sha256": sha256(f)} for f in weights},
+            "files": weights,
             "opset": facts.opset,
             "ir_version": facts.ir_version,
             "exporter": EXPORTERS[encoder.exporter],
@@ -219,6 +219,7 @@ def _sidecar(
             "points": [p.as_json() for p in parity],
         },
         "versions": {"python": platform.python_version(), **_versions()},
+        "environment": quick(),
     }
 
 

@@ -4,10 +4,11 @@ It must not know torch, ONNX or where models come from.
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from loadgen.convert.serve_options import Flavour, ServeOptions
 from loadgen.records import LoadgenError
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
@@ -73,6 +74,7 @@ class ConvertOptions:
     check_served: bool = False
     force: bool = False
     source: SourceOptions = SourceOptions()
+    serve: ServeOptions = field(default_factory=ServeOptions)
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name):
@@ -86,6 +88,11 @@ class ConvertOptions:
             if value is not None and value < low:
                 raise OptionError(f"{key} {value}: must be {low} or more")
         self._check_precision()
+        if self.check_served and self.serve.flavour is not Flavour.PYTHON:
+            raise OptionError(
+                f"check_served asks the embedded Triton, which has no backend for {self.serve.flavour}; "
+                "the python flavour can be asked, or check with `loadgen parity` where that model is served"
+            )
 
     def _check_precision(self) -> None:
         if self.precision not in PRECISIONS:
@@ -125,6 +132,7 @@ class ConvertOptions:
             "threads": self.threads,
             **self._lowering(),
             **({"source": asked} if asked else {}),
+            **({"serve": serve} if (serve := self.serve.recorded()) else {}),
         }
 
     def _lowering(self) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from loadgen.records import LoadgenError
 from loadgen.units import show_bytes
 
 CONFIG = "config.pbtxt"
+WARMUP = "warmup"  # Triton's own name for the folder of warm-up data
 
 
 class PublishError(LoadgenError):
@@ -100,6 +101,7 @@ def _add_version(stage: Stage, options: ConvertOptions) -> None:
         options.version_folder.rename(old)
     try:
         stage.version.rename(options.version_folder)
+        _add_warmup(stage, options)
         (stage.model / CONFIG).replace(options.model_folder / CONFIG)
     except OSError:
         if options.version_folder.exists():
@@ -107,6 +109,17 @@ def _add_version(stage: Stage, options: ConvertOptions) -> None:
         if there:
             old.rename(options.version_folder)
         raise
+
+
+def _add_warmup(stage: Stage, options: ConvertOptions) -> None:
+    """File by file: their names are this version's own, and those of other versions stay."""
+    new = stage.model / WARMUP
+    if new.is_dir():
+        there = options.model_folder / WARMUP
+        there.mkdir(exist_ok=True)
+        for file in sorted(new.iterdir()):
+            file.replace(there / file.name)
+        _sync_folder(there)
 
 
 @contextmanager

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 import socket
 import sys
 from typing import Any
+
+from loadgen.environment.facts import quick, version
 
 _PACKAGES = (
     "numpy",
@@ -36,20 +37,14 @@ def client_facts() -> dict[str, Any]:
         "kernel": platform.release(),
         "libc": " ".join(platform.libc_ver()),
         "python": platform.python_version(),
-        "loadgen": _version("loadgen"),
-        "packages": {name: _version(name) for name in _PACKAGES},
+        "loadgen": version("loadgen"),
+        "packages": {name: version(name) for name in _PACKAGES},
         "clock": "CLOCK_MONOTONIC",
         "scheduling": _POLICIES.get(os.sched_getscheduler(0)) if hasattr(os, "sched_getscheduler") else None,
         "proxies_ignored": sorted(n for n in (*_PROXIES, *map(str.upper, _PROXIES)) if os.environ.get(n)),
         "workers": 1,
+        "environment": quick(),
     }
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _cpu_model() -> str | None:

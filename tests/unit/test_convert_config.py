@@ -1,13 +1,19 @@
-"""config.pbtxt: what Triton's own message reads back is what was meant."""
+"""config.pbtxt: what a conversion is served with, and which tensors it shows."""
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from loadgen.convert import config as config_module
-from loadgen.convert.config import ConfigError, Serving, parse, render
+from loadgen.convert import warmup
+from loadgen.convert.config import ConfigError, FullTensor, Serving, model_config, render, show
 from loadgen.convert.options import ConvertOptions, OptionError
+from loadgen.convert.serve_options import Flavour, ServeOptionError, ServeOptions, grid, whole_numbers
+from loadgen.convert.warmup import Fill
 from loadgen.records import TensorSpec
+from loadgen.triton import config as triton
+from loadgen.triton.config_enums import DataType, GroupKind, TimeoutAction
+from loadgen.triton.pbtxt import parse
 
 
 def serving(**changes):
@@ -30,47 +36,201 @@ def serving(**changes):
 def test_reads_back_field_by_field():
     got = parse(render(serving()))
     assert (got.name, got.backend, got.max_batch_size, got.platform) == ("minilm", "python", 16, "")
-    assert [(i.name, list(i.dims), i.optional, i.allow_ragged_batch) for i in got.input] == [
-        ("input_ids", [-1], False, True),
-        ("types", [-1], True, True),
+    assert [(i.name, i.dims, i.optional, i.allow_ragged_batch) for i in got.input] == [
+        ("input_ids", (-1,), False, True),
+        ("types", (-1,), True, True),
     ]
-    assert [
-        i.DESCRIPTOR.file.enum_types_by_name["DataType"].values_by_number[i.data_type].name for i in got.input
-    ] == [
-        "TYPE_INT64",
-        "TYPE_INT64",
-    ]
-    assert [(o.name, list(o.dims)) for o in got.output] == [("embedding", [384])]
-    assert [(g.count, g.kind) for g in got.instance_group] == [(3, 2)]  # 2 is KIND_CPU
-    assert got.HasField("dynamic_batching")
-    assert got.dynamic_batching.max_queue_delay_microseconds == 2500
-    assert {k: v.string_value for k, v in got.parameters.items()} == {
-        "vocab_size": "30522",
-        "max_length": "256",
-    }
+    assert {i.data_type for i in got.input} == {DataType.TYPE_INT64}
+    assert [(o.name, o.dims) for o in got.output] == [("embedding", (384,))]
+    assert [(g.count, g.kind) for g in got.instance_group] == [(3, GroupKind.KIND_CPU)]
+    assert got.dynamic_batching == triton.DynamicBatching(max_queue_delay_microseconds=2500)
+    assert got.texts == {"vocab_size": "30522", "max_length": "256"}
 
 
 def test_no_ragged_no_delay_and_per_token():
     got = parse(render(serving(ragged=False, delay_ns=0, outputs=(TensorSpec("h", "FP32", (-1, 24)),))))
     assert not any(i.allow_ragged_batch for i in got.input)
-    assert got.HasField("dynamic_batching")
-    assert got.dynamic_batching.max_queue_delay_microseconds == 0
-    assert list(got.output[0].dims) == [-1, 24]
+    assert got.dynamic_batching == triton.DynamicBatching()
+    assert got.output[0].dims == (-1, 24)
 
 
 def test_names_are_quoted():
-    assert parse(render(serving(parameters={'a"b\\c': "x\ny"}))).parameters['a"b\\c'].string_value == "x\ny"
+    assert parse(render(serving(parameters={'a"b\\c': "x\ny"}))).texts == {'a"b\\c': "x\ny"}
 
 
-def test_a_text_that_says_something_else_is_caught(monkeypatch):
-    monkeypatch.setattr(config_module, "_parameter", lambda key, _value: f'parameters {{ key: "{key}" }}')
-    with pytest.raises(ConfigError, match="parameters reads back as"):
-        render(serving())
+def test_an_onnx_model_of_the_full_triton():
+    options = ServeOptions(
+        flavour=Flavour.ONNX, preferred=(4, 8), priority_levels=3, queue_timeout_us=50_000, timeout_delays=True,
+        max_queue=100, cache=True, gpus=(0, 1), versions="latest:2", graph_level=1, cuda_graphs=True,
+        accelerators=("tensorrt:precision_mode=FP16,max_workspace_size_bytes=1", "openvino"),
+    )  # fmt: skip
+    got = parse(render(serving(options=options)))
+    assert (got.platform, got.backend) == ("onnxruntime_onnx", "")
+    assert not any(i.allow_ragged_batch or i.optional for i in got.input)  # a graph has neither
+    assert got.dynamic_batching == triton.DynamicBatching(
+        preferred_batch_size=(4, 8),
+        max_queue_delay_microseconds=2500,
+        priority_levels=3,
+        default_priority_level=2,
+        default_queue_policy=triton.QueuePolicy(TimeoutAction.DELAY, 50_000, max_queue_size=100),
+    )
+    assert got.instance_group == (triton.InstanceGroup(kind=GroupKind.KIND_GPU, count=3, gpus=(0, 1)),)
+    assert got.version_policy.latest.num_versions == 2
+    assert got.response_cache.enable
+    assert got.optimization.graph.level == 1
+    assert got.optimization.cuda.graphs
+    accelerators = got.optimization.execution_accelerators
+    assert [(a.name, dict(a.parameters)) for a in accelerators.gpu_execution_accelerator] == [
+        ("tensorrt", {"precision_mode": "FP16", "max_workspace_size_bytes": "1"})
+    ]
+    assert [a.name for a in accelerators.cpu_execution_accelerator] == ["openvino"]
 
 
-def test_a_text_that_is_no_config_is_one_line():
-    with pytest.raises(ConfigError, match="not a Triton model configuration"):
-        parse("max_batch: 3")
+def test_a_plan_runs_on_gpus_and_lists_its_profiles():
+    got = model_config(serving(options=ServeOptions(flavour=Flavour.TENSORRT), plan_profiles=3))
+    assert (got.platform, got.backend) == ("tensorrt_plan", "")
+    assert got.instance_group == (
+        triton.InstanceGroup(kind=GroupKind.KIND_GPU, count=3, profile=("0", "1", "2")),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "policy"),
+    [
+        ("", None),
+        ("all", triton.VersionPolicy(all=triton.All())),
+        ("latest:3", triton.VersionPolicy(latest=triton.Latest(3))),
+        ("1,3", triton.VersionPolicy(specific=triton.Specific((1, 3)))),
+    ],
+)
+def test_version_policies(text, policy):
+    assert parse(render(serving(options=ServeOptions(versions=text)))).version_policy == policy
+
+
+@pytest.mark.parametrize("text", ["latest", "latest:0", "1,x", "newest"])
+def test_version_policies_that_are_none(text):
+    with pytest.raises(ConfigError, match="allowed are latest:N, all, or numbers"):
+        render(serving(options=ServeOptions(versions=text)))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"priority_levels": 2, "default_priority": 3}, "default_priority 3: the levels are 1 to 2"),
+        ({"preserve_ordering": True, "priority_levels": 2}, "preserve_ordering: not with more than one"),
+        ({"preferred": (0,)}, "preferred"),
+        ({"warmup": ((0, 4),)}, "warmup"),
+        ({"gpus": (-1,)}, "gpus"),
+        ({"max_queue": -1}, "max_queue -1: must be 0 or more"),
+        ({"accelerators": ("tensorrt",)}, "accelerators are onnxruntime's own; the flavour is python"),
+    ],
+)
+def test_options_that_triton_would_not_take(options, said):
+    with pytest.raises(ServeOptionError, match=said):
+        ServeOptions(**options)
+
+
+def test_a_preferred_size_beyond_the_largest_batch():
+    with pytest.raises(ConfigError, match="preferred batch size 32: the largest batch is 16"):
+        render(serving(options=ServeOptions(preferred=(8, 32))))
+
+
+def test_lists_on_the_command_line():
+    assert whole_numbers("4, 8", "--preferred") == (4, 8)
+    assert grid("1x16, 8x128") == ((1, 16), (8, 128))
+    with pytest.raises(ServeOptionError, match="--gpus: '0;1'"):
+        whole_numbers("0;1", "--gpus")
+    with pytest.raises(ServeOptionError, match="--warmup: '16' is not allowed; batch x length"):
+        grid("16")
+
+
+def tensor(name, *axes, kind="FP32"):
+    return FullTensor(name, kind, axes)
+
+
+def test_the_batch_axis_is_never_in_dims_when_batching():
+    """Field case 29: dims that repeat the batch axis make a model that does not load."""
+    shown = show([tensor("ids", "batch", "length", kind="INT64")], [tensor("out", "batch", 384)], 8)
+    assert (shown.max_batch, shown.why) == (8, "")
+    assert [(t.name, t.datatype, t.shape) for t in (*shown.inputs, *shown.outputs)] == [
+        ("ids", "INT64", (-1,)),
+        ("out", "FP32", (384,)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "why"),
+    [
+        (
+            [tensor("a", 1, 4)],
+            [tensor("o", 1, 2)],
+            "a has the fixed shape [1, 4]: its first axis is always 1",
+        ),
+        (
+            [tensor("a", "batch", 4), tensor("b", 3, 4)],
+            [tensor("o", "batch", 2)],
+            "b has the fixed shape [3, 4]: its first axis is always 3",
+        ),
+        (
+            [tensor("a", "batch", 4)],
+            [tensor("o", 1, 2)],
+            "o has the fixed shape [1, 2]: its first axis is always 1",
+        ),
+        (
+            [tensor("a", "batch", 4)],
+            [tensor("o", "length", 2)],
+            "o begins with the axis 'length', a with 'batch'",
+        ),
+    ],
+)
+def test_one_tensor_without_a_free_batch_is_enough_for_max_batch_size_0(inputs, outputs, why):
+    """Field case 29: every input and output is looked at; the whole shapes are then the dims."""
+    shown = show(inputs, outputs, 8)
+    assert (shown.max_batch, shown.why) == (0, why)
+    assert [len(t.shape) for t in shown.inputs] == [len(t.axes) for t in inputs]
+    assert (
+        parse(render(serving(inputs=shown.inputs, outputs=shown.outputs, max_batch=0))).dynamic_batching
+        is None
+    )
+
+
+def test_a_number_a_row_is_reshaped_when_batching_and_a_scalar_is_refused():
+    """Field case 10: Triton has no dims [ ], and an empty reshape only when batching."""
+    shown = show([tensor("n", "batch", kind="INT32")], [tensor("o", "batch")], 8)
+    got = parse(render(serving(inputs=shown.inputs, outputs=shown.outputs, max_batch=shown.max_batch)))
+    assert [(t.dims, t.reshape) for t in (*got.input, *got.output)] == [((1,), triton.Reshape(()))] * 2
+    for largest in (0, 8):
+        with pytest.raises(
+            ConfigError, match=r"n: a tensor of shape \[\] cannot be served; give it the shape \[1\]"
+        ):
+            show([tensor("n")], [tensor("o", "batch")], largest)
+
+
+def test_warm_up_ids_are_in_the_vocabulary_and_files_name_their_version():
+    inputs = (
+        TensorSpec("ids", "INT64", (-1,)),
+        TensorSpec("mask/0", "INT32", (-1,)),
+        TensorSpec("x", "FP32", (2, -1)),
+    )
+    plan = warmup.plan(
+        inputs, ((1, 5), (8, 300)), {"ids": Fill(1, 99), "mask/0": Fill(1, 1)}, max_batch=8, version=3
+    )
+    assert [(w.name, w.batch_size) for w in plan.warmup] == [
+        ("batch 1, length 5", 1),
+        ("batch 8, length 300", 8),
+    ]
+    first, second = plan.warmup
+    assert first.inputs["x"] == triton.WarmupInput(DataType.TYPE_FP32, (2, 5), zero_data=True)
+    assert not any(given.random_data for w in plan.warmup for given in w.inputs.values())
+    assert sorted(plan.files) == ["3-0-ids-5", "3-1-mask_0-5", "3-2-ids-300", "3-3-mask_0-300"]
+    ids = np.frombuffer(plan.files[second.inputs["ids"].input_data_file], np.int64)
+    assert (len(ids), ids.min() >= 1, ids.max() <= 99, len(set(ids)) > 50) == (300, True, True, True)
+    mask = np.frombuffer(plan.files[second.inputs["mask/0"].input_data_file], np.int32)
+    assert mask.tolist() == [1] * 300
+    text = render(serving(inputs=inputs, warmup=plan.warmup))
+    assert parse(text).model_warmup == plan.warmup
+    with pytest.raises(ConfigError, match="warm-up batch 9: the largest batch is 8"):
+        warmup.plan(inputs, ((9, 5),), {}, max_batch=8, version=1)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", ".hidden", "a b", "-x", "x" * 101, "mödel", "a\n"])

@@ -12,7 +12,6 @@ from typer.testing import CliRunner
 from loadgen.cli.app import app
 from loadgen.convert import convert as convert_module
 from loadgen.convert import export as export_module
-from loadgen.convert.config import parse
 from loadgen.convert.convert import convert, is_current
 from loadgen.convert.encoder import EncoderError, load_encoder
 from loadgen.convert.export import ExportError, check_onnx, example_sizes, export_onnx
@@ -32,6 +31,7 @@ from loadgen.convert.parity import (
 from loadgen.convert.publish import PublishError
 from loadgen.convert.runner import model as runner
 from loadgen.convert.sources import find_source
+from loadgen.triton.pbtxt import parse
 from tests.support.encoder import POSITIONS, VOCAB, WIDTH, write_encoder
 
 

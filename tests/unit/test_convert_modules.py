@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from loadgen.convert import export as export_module
-from loadgen.convert.config import parse
 from loadgen.convert.convert import convert, is_current
 from loadgen.convert.encoder import load_encoder
 from loadgen.convert.export import ExportError
@@ -20,6 +19,7 @@ from loadgen.convert.parity import ALONE_ONNX, onnx_run
 from loadgen.convert.publish import PublishError
 from loadgen.convert.sources import find_source
 from loadgen.records import LoadgenError
+from loadgen.triton.pbtxt import parse
 from tests.support import modules
 
 HERE = "tests.support.modules:"
@@ -64,7 +64,7 @@ def refused(tmp_path):
 
 
 def dims(tensors):
-    return {t.name: (list(t.dims), list(t.reshape.shape) if t.HasField("reshape") else None) for t in tensors}
+    return {t.name: (list(t.dims), None if t.reshape is None else list(t.reshape.shape)) for t in tensors}
 
 
 def test_a_module_with_two_inputs_and_a_free_axis(published):
@@ -122,7 +122,7 @@ def test_a_batch_that_cannot_be_free(published, source, tensors, inputs, output,
     """Field case 29: a fixed batch, or one input with a batch and one without: max_batch_size 0, whole dims."""
     config, result, steps = published(HERE + source, *tensors)
     assert config.max_batch_size == 0
-    assert not config.HasField("dynamic_batching")
+    assert config.dynamic_batching is None
     assert {t.name: list(t.dims) for t in config.input} == inputs
     assert list(config.output[0].dims) == output
     (note,) = [step for step in steps if "max_batch_size is 0" in step]

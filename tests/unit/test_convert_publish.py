@@ -45,6 +45,22 @@ def test_a_new_model_then_a_new_version(options):
     assert [p.name for p in options.repository.iterdir()] == ["m"]
 
 
+def test_the_warm_up_data_of_a_served_version_stays(options):
+    def put_warm(options, text):
+        with staged(options) as stage:
+            (stage.version / "model.onnx").write_text(text)
+            (stage.model / "config.pbtxt").write_text(text)
+            (stage.model / "warmup").mkdir()
+            (stage.model / "warmup" / f"{options.version}-ids").write_text(text)
+            publish.publish(stage, options)
+
+    put_warm(options, "one")
+    put_warm(replace(options, version=2), "two")
+    assert tree(options.model_folder / "warmup") == {"1-ids": "one", "2-ids": "two"}
+    put_warm(replace(options, version=2, replace=True), "new")
+    assert tree(options.model_folder / "warmup") == {"1-ids": "one", "2-ids": "new"}
+
+
 def test_an_existing_version_needs_replace(options):
     put(options, "one")
     put(replace(options, version=4), "four")

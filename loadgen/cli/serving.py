@@ -1,0 +1,113 @@
+"""The options of `loadgen convert` that say how a model is served, and what they make."""
+
+import re
+from typing import Annotated
+
+import typer
+
+from loadgen.convert.serve_options import (
+    Flavour,
+    PlanOptions,
+    ServeOptionError,
+    ServeOptions,
+    grid,
+    whole_numbers,
+)
+from loadgen.records import LoadgenError
+from loadgen.units import UnitError, parse_duration
+
+FlavourOption = Annotated[
+    Flavour,
+    typer.Option(help="What runs it: python (onnxruntime, everywhere) or a backend of the full Triton."),
+]
+Preferred = Annotated[str, typer.Option(help="Batch sizes the server aims at, e.g. 4,8.")]
+Priorities = Annotated[
+    str, typer.Option(help="Levels of priority, 1 the highest, and the default one, e.g. 3 or 3:2.")
+]
+QueueTimeout = Annotated[
+    str, typer.Option(help="What waits longer is refused; 50ms:delay puts it behind others.")
+]
+MaxQueue = Annotated[int, typer.Option(help="Requests that may wait; more are refused. 0: no limit.")]
+PreserveOrder = Annotated[
+    bool, typer.Option("--preserve-order", help="Answers come in the order of the requests.")
+]
+Cache = Annotated[bool, typer.Option("--cache", help="The server's response cache may answer.")]
+Gpus = Annotated[str, typer.Option(help="GPUs that run it, e.g. 0,1.")]
+Warmup = Annotated[str, typer.Option(help="Batch x length to run before it is ready, e.g. 1x16,8x128.")]
+Versions = Annotated[str, typer.Option(help="Versions served: latest:N, all, or 1,3.")]
+Accelerate = Annotated[
+    list[str] | None, typer.Option(help="onnxruntime's accelerator, e.g. tensorrt:precision_mode=FP16.")
+]
+Optimize = Annotated[str, typer.Option(help="Of graph=LEVEL, cuda-graphs, eager-batching, with commas.")]
+Traffic = Annotated[str, typer.Option(help="A traffic profile whose lengths a TensorRT engine is made for.")]
+Buckets = Annotated[
+    int, typer.Option(help="Optimization profiles of the engine, each for a range of lengths.")
+]
+PlanBatch = Annotated[str, typer.Option(help="The engine's batches, min:opt:max; left out, 1:MAX:MAX.")]
+ServerTensorRT = Annotated[
+    str, typer.Option("--server-tensorrt", help="The TensorRT of the server, e.g. 10.13.2.")
+]
+ServerCompute = Annotated[str, typer.Option(help="Compute capability of the server's GPU, e.g. 9.0.")]
+
+
+def queue_policy(text: str) -> tuple[int, bool]:
+    """Reads "50ms" or "50ms:delay" as (microseconds, whether what is late is delayed instead of refused)."""
+    time, _, action = text.partition(":")
+    if action not in ("", "delay", "reject"):
+        raise LoadgenError(f"--queue-timeout: {action!r} is not allowed; delay or reject is, e.g. 50ms:delay")
+    try:
+        return round(parse_duration(time) / 1000), action == "delay"
+    except UnitError as why:
+        raise LoadgenError(f"--queue-timeout: {why}") from None
+
+
+def levels(text: str) -> tuple[int, int]:
+    """Reads "3:2" as (3, 2); "3" leaves the default level to the configuration, 0."""
+    match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
+    if match is None:
+        raise ServeOptionError(
+            f"--priorities: {text!r} is not allowed; levels or levels:default is, e.g. 3:2"
+        )
+    return int(match[1]), int(match[2] or 0)
+
+
+def optimizations(text: str) -> dict[str, int | bool]:
+    """Reads "graph=1,cuda-graphs" as fields of ServeOptions."""
+    made: dict[str, int | bool] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        key, _, value = part.partition("=")
+        if key == "graph" and re.fullmatch(r"-?\d+", value):
+            made["graph_level"] = int(value)
+        elif part in ("cuda-graphs", "eager-batching"):
+            made[part.replace("-", "_")] = True
+        else:
+            raise ServeOptionError(
+                f"--optimize: {part!r} is not allowed; graph=LEVEL, cuda-graphs and eager-batching are"
+            )
+    return made
+
+
+def serve_options(
+    *, flavour: Flavour, preferred: str, priorities: str, queue_timeout: str, max_queue: int, preserve_order: bool,
+    cache: bool, gpus: str, warmup: str, versions: str, accelerate: list[str] | None, optimize: str, plan: PlanOptions,
+) -> ServeOptions:  # fmt: skip
+    """Raises a LoadgenError that names the option."""
+    timeout_us, delays = queue_policy(queue_timeout) if queue_timeout else (0, False)
+    priority_levels, default = levels(priorities) if priorities else (0, 0)
+    return ServeOptions(
+        flavour=flavour,
+        preferred=whole_numbers(preferred, "--preferred"),
+        priority_levels=priority_levels,
+        default_priority=default,
+        queue_timeout_us=timeout_us,
+        timeout_delays=delays,
+        max_queue=max_queue,
+        preserve_ordering=preserve_order,
+        cache=cache,
+        gpus=whole_numbers(gpus, "--gpus"),
+        warmup=grid(warmup),
+        versions=versions,
+        accelerators=tuple(accelerate or ()),
+        plan=plan,
+        **optimizations(optimize),  # type: ignore[arg-type]
+    )

@@ -1,0 +1,172 @@
+"""From an ONNX file to a servable version: the files its flavour needs, its warm-up data and its config.pbtxt.
+
+It must not know where the model came from, and publishes nothing: it writes into a stage.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from loadgen.convert import publish, tensorrt, warmup
+from loadgen.convert.config import FullTensor, Serving, Shown, render, show
+from loadgen.convert.options import ConvertOptions
+from loadgen.convert.profiles import Ranges, Span, buckets, ranges, served_batch, span
+from loadgen.convert.same_server import require_loadable, require_same_gpu
+from loadgen.convert.serve_options import Flavour, PlanOptions
+from loadgen.environment.probe import server_tensorrt
+from loadgen.records import TensorSpec
+from loadgen.triton.install import home
+from loadgen.triton.pbtxt import ConfigError
+
+ONNX, PLAN = "model.onnx", "model.plan"
+RUNNER = Path(__file__).parent / "runner" / "model.py"
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """What is known of the ONNX file in a stage.
+
+    `batched` says whether the first axes are the batch; None: they are where they are free and of one name.  `padded`: the runner may join rows of different
+    lengths.  `optional` inputs are filled by the runner when a request has none.  `parameters` go into the config.
+    `fills` are the values a whole-number input may take, for warm-ups.  `max_length` is the longest row served.
+    """
+
+    inputs: tuple[FullTensor, ...]
+    outputs: tuple[FullTensor, ...]
+    max_length: int
+    batched: bool | None = None
+    padded: bool = True
+    optional: frozenset[str] = frozenset()
+    parameters: Mapping[str, str] = field(default_factory=dict)
+    fills: Mapping[str, warmup.Fill] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LaidOut:
+    """What was written; `recorded` is for the sidecar, `warnings` for the user."""
+
+    serving: Serving
+    recorded: dict[str, Any]
+    warnings: tuple[str, ...]
+
+
+def lay_out(
+    stage: publish.Stage, model: Exported, options: ConvertOptions, progress: Callable[[str], None]
+) -> LaidOut:
+    """Completes a stage that holds `model.onnx` (and its weights' file) for the flavour that was asked for.
+
+    Raises ConfigError, TensorRTError or a refusal of the server's version; the stage is then worth nothing.
+    """
+    flavour = options.serve.flavour
+    serves: dict[str, Any] = {"flavour": str(flavour)}
+    told: dict[str, Any] = {"serving": serves}
+    profiles = 0
+    if flavour is Flavour.TENSORRT:
+        shown, told["tensorrt"], profiles, warnings = _plan(stage, model, options, progress)
+    else:
+        largest = options.max_batch if model.batched is not False else 0
+        shown = show(model.inputs, model.outputs, largest, by_name=model.batched is None)
+        warnings = []
+    if flavour is Flavour.PYTHON:
+        (stage.version / RUNNER.name).write_bytes(RUNNER.read_bytes())
+    if shown.why:
+        warnings.append(f"max_batch_size is 0, nothing is batched: {shown.why}")
+    grid = warmup.plan(
+        shown.inputs, options.serve.warmup, model.fills, max_batch=shown.max_batch, version=options.version
+    )
+    serving = Serving(
+        name=options.name,
+        inputs=tuple(
+            TensorSpec(t.name, t.datatype, t.shape, optional=t.name in model.optional) for t in shown.inputs
+        ),
+        outputs=shown.outputs,
+        max_batch=shown.max_batch,
+        delay_ns=options.delay_ns,
+        instances=options.instances,
+        ragged=options.ragged and model.padded,
+        parameters=_parameters(model, options),
+        options=options.serve,
+        warmup=grid.warmup,
+        plan_profiles=profiles,
+    )
+    (stage.model / publish.CONFIG).write_text(render(serving), encoding="ascii")
+    if grid.files:
+        folder = stage.model / publish.WARMUP
+        folder.mkdir()
+        for name, data in grid.files.items():
+            (folder / name).write_bytes(data)
+    files = {f.name: f.stat().st_size for f in sorted(stage.version.iterdir())}
+    serves |= {"max_batch": shown.max_batch, "warnings": warnings, "files": files}
+    return LaidOut(serving, told, tuple(warnings))
+
+
+def require_flavour(options: ConvertOptions) -> None:
+    """Refuses at once what would be refused after minutes: a TensorRT that is missing or not the server's."""
+    if options.serve.flavour is Flavour.TENSORRT:
+        _fitting(options.serve.plan)
+
+
+def _fitting(asked: PlanOptions) -> tensorrt.TensorRT:
+    found = tensorrt.find_tensorrt()
+    server = asked.server_tensorrt or server_tensorrt()
+    require_loadable(found.kind, found.version, server, version_compatible=asked.version_compatible)
+    return found
+
+
+def _parameters(model: Exported, options: ConvertOptions) -> dict[str, str]:
+    threads = {} if options.threads is None else {
+        Flavour.PYTHON: {"threads": str(options.threads)},
+        Flavour.ONNX: {"intra_op_thread_count": str(options.threads)},
+        Flavour.TENSORRT: {},
+    }[options.serve.flavour]  # fmt: skip
+    return {**model.parameters, **threads}
+
+
+def _plan(
+    stage: publish.Stage, model: Exported, options: ConvertOptions, progress: Callable[[str], None]
+) -> tuple[Shown, dict[str, Any], int, list[str]]:
+    """Builds the engine in place of the ONNX file; the configuration's tensors are the engine's own."""
+    asked = options.serve.plan
+    found = _fitting(asked)
+    batch = show(model.inputs, model.outputs, options.max_batch, by_name=model.batched is None)
+    if batch.why or model.batched is False:
+        why = batch.why or "none of its axes is a batch"
+        raise ConfigError(f"a TensorRT engine is built for batches here, and this model takes none: {why}")
+    made_for = profiles_of(model, options.max_batch, asked)
+    progress(f"building with {found.title}, {len(made_for)} optimization profiles")
+    built = tensorrt.build(
+        found,
+        stage.version / ONNX,
+        stage.version / PLAN,
+        tensorrt.BuildOptions(
+            profiles=made_for,
+            workspace_bytes=asked.workspace_mib * 2**20,
+            tf32=asked.tf32,
+            version_compatible=asked.version_compatible,
+            cache=home().parent / "tensorrt",
+        ),
+    )
+    require_same_gpu(built, asked.server_compute or None)
+    for file in stage.version.glob(f"{ONNX}*"):
+        file.unlink()
+    largest, warnings = served_batch(built.facts.profiles)
+    shown = show(built.facts.inputs, built.facts.outputs, largest)
+    return shown, built.recorded(), len(built.facts.profiles), warnings
+
+
+def profiles_of(model: Exported, max_batch: int, asked: PlanOptions) -> tuple[Ranges, ...]:
+    """The optimization profiles: batches as asked, lengths in buckets of the traffic's own."""
+    batch = span(asked.batch, "--plan-batch") if asked.batch else Span(1, max_batch, max_batch)
+    lengths = traffic_lengths(asked.traffic) if asked.traffic else []
+    return ranges(model.inputs, batch, buckets(lengths, model.max_length, asked.buckets))
+
+
+def traffic_lengths(file: str) -> list[int]:
+    """The length of every measured arrival of a traffic profile, where it has one.  Raises ProfileError."""
+    from loadgen.schedule import plan
+    from loadgen.traffic.profile import load_profile
+
+    phases = plan(load_profile(file)).phases
+    columns = [phase.length for phase in phases if phase.measured and phase.length is not None]
+    return [int(n) for column in columns for n in column if n > 0]

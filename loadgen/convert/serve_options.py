@@ -1,0 +1,129 @@
+"""How a converted model is to be served, as a user asks for it: one frozen value, checked at once.
+
+It must not know torch, ONNX, TensorRT, or which tensors the model has.
+"""
+
+import json
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from loadgen.records import LoadgenError
+
+_MOST_BUCKETS = 16  # each has its own memory and its own kernels
+
+
+class ServeOptionError(LoadgenError):
+    """An option of serving that Triton would not take."""
+
+
+class Flavour(StrEnum):
+    """What runs the model inside the server."""
+
+    PYTHON = "python"  # the python backend with an onnxruntime session: every Triton, also without a GPU
+    ONNX = "onnxruntime_onnx"
+    TENSORRT = "tensorrt_plan"
+
+
+@dataclass(frozen=True, slots=True)
+class PlanOptions:
+    """How a TensorRT engine is built, and for which server.
+
+    `traffic`: the profile whose lengths make the optimization profiles, at most `buckets` of them; "" for one that
+    holds every length.  `batch`: min:opt:max, "" for 1:max:max.  `server_tensorrt` "": what is seen on this
+    machine.  `server_compute` "": this machine's GPU.
+    """
+
+    traffic: str = ""
+    buckets: int = 3
+    batch: str = ""
+    server_tensorrt: str = ""
+    server_compute: str = ""
+    tf32: bool = True
+    version_compatible: bool = False
+    workspace_mib: int = 4096
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.buckets <= _MOST_BUCKETS:
+            raise ServeOptionError(f"buckets {self.buckets}: allowed are 1 to {_MOST_BUCKETS}")
+        if self.workspace_mib < 1:
+            raise ServeOptionError(f"workspace_mib {self.workspace_mib}: must be 1 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Beside the largest batch, the delay and the instances, which ConvertOptions has.
+
+    `gpus` empty: no GPU for python and onnxruntime_onnx, all of them for tensorrt_plan.  `priority_levels` 0: all
+    requests are equal.  `queue_timeout_us` and `max_queue` 0: none.  `warmup`: (batch, length) pairs run before the
+    model is ready.  `versions`: "latest:N", "all" or "1,3"; "" leaves the server its own rule, the newest.
+    `accelerators`: of onnxruntime, "name" or "name:key=value,key=value".
+    """
+
+    flavour: Flavour = Flavour.PYTHON
+    preferred: tuple[int, ...] = ()
+    priority_levels: int = 0
+    default_priority: int = 0
+    queue_timeout_us: int = 0
+    timeout_delays: bool = False
+    timeout_override: bool = False
+    max_queue: int = 0
+    preserve_ordering: bool = False
+    cache: bool = False
+    gpus: tuple[int, ...] = ()
+    warmup: tuple[tuple[int, int], ...] = ()
+    versions: str = ""
+    accelerators: tuple[str, ...] = ()
+    graph_level: int = 0
+    cuda_graphs: bool = False
+    eager_batching: bool = False
+    plan: PlanOptions = field(default_factory=PlanOptions)
+
+    def __post_init__(self) -> None:
+        for key in ("priority_levels", "default_priority", "queue_timeout_us", "max_queue"):
+            if getattr(self, key) < 0:
+                raise ServeOptionError(f"{key} {getattr(self, key)}: must be 0 or more")
+        if self.default_priority > self.priority_levels:
+            raise ServeOptionError(
+                f"default_priority {self.default_priority}: the levels are 1 to {self.priority_levels}"
+            )
+        if self.preserve_ordering and (self.priority_levels > 1 or self.timeout_delays):
+            raise ServeOptionError(
+                "preserve_ordering: not with more than one priority level or requests delayed at their timeout"
+            )
+        if any(batch < 1 or length < 1 for batch, length in self.warmup):
+            raise ServeOptionError(f"warmup {list(self.warmup)}: batches and lengths are 1 or more")
+        if any(size < 1 for size in self.preferred):
+            raise ServeOptionError(f"preferred {list(self.preferred)}: batch sizes are 1 or more")
+        if any(gpu < 0 for gpu in self.gpus):
+            raise ServeOptionError(f"gpus {list(self.gpus)}: a GPU's number is 0 or more")
+        if self.accelerators and self.flavour is not Flavour.ONNX:
+            raise ServeOptionError(f"accelerators are onnxruntime's own; the flavour is {self.flavour}")
+
+    def recorded(self) -> dict[str, Any]:
+        """What was asked for beside the defaults, for the sidecar, as JSON gives it back: tuples are lists."""
+        told, plain = asdict(self), asdict(ServeOptions())
+        changed = {key: value for key, value in told.items() if value != plain[key]}
+        found: dict[str, Any] = json.loads(json.dumps(changed))
+        return found
+
+
+def whole_numbers(text: str, option: str) -> tuple[int, ...]:
+    """Reads "4,8" as (4, 8); raises ServeOptionError naming the option."""
+    try:
+        return tuple(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise ServeOptionError(
+            f"{option}: {text!r} is not allowed; whole numbers with commas are, e.g. 4,8"
+        ) from None
+
+
+def grid(text: str, option: str = "--warmup") -> tuple[tuple[int, int], ...]:
+    """Reads "1x16,8x128" as ((1, 16), (8, 128)): batch by length; raises ServeOptionError."""
+    pairs = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        batch, by, length = part.partition("x")
+        if not (by and batch.isdecimal() and length.isdecimal()):
+            raise ServeOptionError(f"{option}: {part!r} is not allowed; batch x length is, e.g. 1x16,8x128")
+        pairs.append((int(batch), int(length)))
+    return tuple(pairs)

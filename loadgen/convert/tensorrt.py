@@ -1,0 +1,408 @@
+"""An ONNX file to a TensorRT engine, through whichever TensorRT is installed: 10.12 to 11.x, or TensorRT for RTX.
+
+Strongly typed always: the types are the graph's own, so one way builds with every version.  What an engine takes
+and gives is read back from the engine; where no GPU can load it, from what the builder lists of the engine that it
+finished (`EngineFacts.read_from`).  It must not know Triton's configuration or where the plan is published.
+"""
+
+import contextlib
+import importlib
+import os
+import re
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from loadgen.convert.config import FullTensor
+from loadgen.convert.profiles import Ranges
+from loadgen.environment.cuda import Device, cuda_device
+from loadgen.records import LoadgenError
+
+RTX = "tensorrt_rtx"
+_MODULES = (("tensorrt", "tensorrt"), (RTX, "tensorrt_rtx"), (RTX, "tensorrt_rtx_bindings"))
+_OLDEST = (10, 12)
+_GIB = 2**30
+_TYPES = {  # trt.DataType to KServe v2
+    "FLOAT": "FP32", "HALF": "FP16", "BF16": "BF16", "INT64": "INT64", "INT32": "INT32",
+    "INT8": "INT8", "UINT8": "UINT8", "BOOL": "BOOL",
+}  # fmt: skip
+_LOGGED = {  # the same as the builder's log has them
+    "Float": "FP32", "Half": "FP16", "BFloat16": "BF16", "Int64": "INT64", "Int32": "INT32",
+    "Int8": "INT8", "UInt8": "UINT8", "Bool": "BOOL",
+}  # fmt: skip
+
+
+class TensorRTError(LoadgenError):
+    """A TensorRT that is missing or unfit, or a model that it does not build."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRT:
+    """An installed TensorRT.  `kind` is "tensorrt", which Triton loads engines of, or "tensorrt_rtx"."""
+
+    module: ModuleType
+    kind: str
+    version: str
+
+    @property
+    def title(self) -> str:
+        return f"TensorRT{' for RTX' if self.kind == RTX else ''} {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildOptions:
+    """`target` is a compute capability such as "8.9", only for RTX; None builds for the GPU that is there.
+
+    `cache` is the folder of timing caches, None for none; each version, GPU and capability has its own file.
+    """
+
+    profiles: tuple[Ranges, ...]
+    workspace_bytes: int = 4 * _GIB
+    target: str | None = None
+    tf32: bool = True
+    version_compatible: bool = False
+    cache: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineFacts:
+    """What an engine takes and gives, and the shapes it is made for."""
+
+    inputs: tuple[FullTensor, ...]
+    outputs: tuple[FullTensor, ...]
+    profiles: tuple[Ranges, ...]
+    read_from: (
+        str  # "engine"; without a GPU to load it "builder": its log of the finished engine, or "network"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """An engine on the disk and how it came about; `recorded` is for the sidecar."""
+
+    facts: EngineFacts
+    kind: str
+    version: str
+    compute: str | None  # the capability it was built for
+    gpu: str | None
+    seconds: float
+    plan_bytes: int
+    timing_cache: str  # "used", "new", "none" (RTX has none)
+    warnings: tuple[str, ...] = ()
+
+    def recorded(self) -> dict[str, Any]:
+        tensors = {
+            side: [{"name": t.name, "datatype": t.datatype, "shape": list(t.axes)} for t in values]
+            for side, values in (("inputs", self.facts.inputs), ("outputs", self.facts.outputs))
+        }
+        return {
+            "module": self.kind, "version": self.version, "compute": self.compute, "gpu": self.gpu,
+            "seconds": round(self.seconds, 3), "bytes": self.plan_bytes, "timing_cache": self.timing_cache,
+            "read_from": self.facts.read_from, **tensors, "warnings": list(self.warnings),
+            "profiles": [
+                {n: [list(shape) for shape in three] for n, three in p.shapes.items()} for p in self.facts.profiles
+            ],
+        }  # fmt: skip
+
+
+@dataclass(slots=True)
+class _Log:
+    """What the library said, worst last in reading: errors are what a failure is told with."""
+
+    errors: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    engine: str = ""  # the finished engine's layers with their tensors, as the builder logs them
+
+
+def find_tensorrt(kind: str | None = None) -> TensorRT:
+    """The TensorRT to build with: the full one before that for RTX, unless `kind` asks for one.
+
+    Raises TensorRTError: none is installed, one does not load (and why), or it is older than 10.12.
+    """
+    broken = []
+    for name, module in _MODULES:
+        if kind not in (None, name):
+            continue
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                found = importlib.import_module(module)
+            version = str(found.__version__)
+        except ModuleNotFoundError as why:
+            if why.name is not None and why.name.partition(".")[0] not in (module, "tensorrt_libs"):
+                broken.append(f"{module} needs {why.name}")
+            continue
+        except Exception as why:  # noqa: BLE001 - a library that does not load says so in many ways
+            broken.append(f"{module} does not load: {' '.join(str(why).split())}")
+            continue
+        if name != RTX and numbers(version)[:2] < _OLDEST:
+            raise TensorRTError(
+                f"TensorRT {version} is too old; 10.12 or newer builds strongly typed as is done here"
+            )
+        return TensorRT(found, name, version)
+    if broken:
+        raise TensorRTError("; ".join(broken))
+    raise TensorRTError(
+        f"{'TensorRT' if kind is None else kind} is not installed; the server's own comes with its image, and "
+        "pip install 'loadgen[rtx]' brings TensorRT for RTX, whose engines Triton does not load"
+    )
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """10.13.2.6 as (10, 13, 2, 6); what follows a "+" or is no number is left out."""
+    return tuple(int(part) for part in version.partition("+")[0].split(".") if part.isdecimal())
+
+
+def build(found: TensorRT, onnx: Path, plan: Path, options: BuildOptions) -> Built:
+    """Builds `plan` from `onnx` and reads it back.  Takes seconds to minutes.
+
+    Raises TensorRTError with the parser's or the builder's own lines; then no plan is written.
+    """
+    trt, log = found.module, _Log()
+    if not options.profiles:
+        raise TensorRTError("no optimization profile: an engine with free axes needs at least one")
+    device = cuda_device()
+    if found.kind != RTX and device is None:
+        raise TensorRTError(f"{found.title} builds on the GPU it is for, and there is none here")
+    start = time.monotonic()
+    with _quiet_deprecations():
+        logger = _logger(trt, log)
+        builder = trt.Builder(logger)
+        network = builder.create_network(_typed(trt, found))
+        _parse(trt, network, logger, onnx, log)
+        config = builder.create_builder_config()
+        compute = _configure(found, config, options, device)
+        for ranges in options.profiles:
+            config.add_optimization_profile(_profile(builder, network, ranges))
+        cache = _cache_file(found, options, device)
+        state = _load_cache(config, cache)
+        engine = builder.build_serialized_network(network, config)
+        if engine is None:
+            raise TensorRTError(f"{found.title} cannot build {onnx.name}: {_said(log.errors)}")
+        if cache is not None:
+            _store(cache, config.get_timing_cache().serialize())
+        plan.write_bytes(memoryview(engine))
+        facts = _facts(found, plan, network, options.profiles, log)
+    return Built(
+        facts=facts,
+        kind=found.kind,
+        version=found.version,
+        compute=compute,
+        gpu=None if device is None else device.name,
+        seconds=time.monotonic() - start,
+        plan_bytes=plan.stat().st_size,
+        timing_cache=state,
+        warnings=tuple(dict.fromkeys(log.warnings)),
+    )
+
+
+def _typed(trt: Any, found: TensorRT) -> int:
+    """Strongly typed: a flag of 10.x; later ones and RTX know nothing else."""
+    if found.kind == RTX or numbers(found.version)[0] >= 11:  # noqa: PLR2004
+        return 0
+    return 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
+
+
+def _logger(trt: Any, log: _Log) -> Any:
+    base: Any = trt.ILogger
+
+    class Logger(base):  # type: ignore[misc]
+        def __init__(self) -> None:
+            base.__init__(self)
+
+        def log(self, severity: Any, text: str) -> None:
+            if severity in (base.ERROR, base.INTERNAL_ERROR):
+                log.errors.append(" ".join(text.split()))
+            elif severity == base.WARNING:
+                log.warnings.append(" ".join(text.split()))
+            elif text.startswith("Engine Layer Information:"):
+                log.engine = text
+
+    return Logger()
+
+
+def _parse(trt: Any, network: Any, logger: Any, onnx: Path, log: _Log) -> None:
+    parser = trt.OnnxParser(network, logger)
+    if parser.parse_from_file(str(onnx)) and network.num_outputs:
+        return
+    if not parser.num_errors:
+        raise TensorRTError(f"{onnx.name} is no ONNX model: there is no output in it")
+    lines = [_parser_line(parser.get_error(i)) for i in range(parser.num_errors)]
+    raise TensorRTError(f"TensorRT cannot read {onnx.name}: {_said(lines or log.errors)}")
+
+
+def _parser_line(error: Any) -> str:
+    """Makes "node 'x' (Op): what is wrong" of it, with what this version of the parser tells."""
+    name, operator = (
+        str(getattr(error, a)()) if hasattr(error, a) else "" for a in ("node_name", "node_operator")
+    )
+    node = f"node {name!r} ({operator}): " if name or operator else ""
+    # Without a GPU, what the driver cannot do is appended to what is wrong.
+    return node + " ".join(str(error.desc()).partition("[checkMacros")[0].split())
+
+
+def _said(lines: Sequence[str]) -> str:
+    """The first lines, whole: the first error is the cause."""
+    first = list(dict.fromkeys(lines))
+    more = f" (and {len(first) - 3} more)" if len(first) > 3 else ""  # noqa: PLR2004
+    return ("; ".join(first[:3]) or "it does not say why") + more
+
+
+def _configure(found: TensorRT, config: Any, options: BuildOptions, device: Device | None) -> str | None:
+    """Sets flags and limits; returns the compute capability that is built for, "8.9"."""
+    trt = found.module
+    config.set_memory_pool_limit(trt.MemoryPoolType.WORKSPACE, options.workspace_bytes)
+    if not options.tf32:
+        config.clear_flag(trt.BuilderFlag.TF32)
+    if options.version_compatible:
+        config.set_flag(trt.BuilderFlag.VERSION_COMPATIBLE)
+    here = None if device is None else device.compute
+    if options.target is None:
+        if found.kind == RTX and here is None:
+            raise TensorRTError("no GPU here to build for; say which with a compute capability, e.g. 8.9")
+        return str(here)
+    if found.kind != RTX:
+        if options.target != here:
+            raise TensorRTError(
+                f"{found.title} builds for the GPU that is here ({here}), not for compute capability {options.target}"
+            )
+        return here
+    name = f"SM{options.target.replace('.', '')}"
+    known = [n for n in dir(trt.ComputeCapability) if n.startswith("SM")]
+    if name not in known:
+        allowed = ", ".join(f"{n[2:-1]}.{n[-1]}" for n in known)
+        raise TensorRTError(
+            f"{found.title} does not build for compute capability {options.target}; allowed: {allowed}"
+        )
+    config.num_compute_capabilities = 1
+    config.set_compute_capability(getattr(trt.ComputeCapability, name), 0)
+    return options.target
+
+
+def _profile(builder: Any, network: Any, ranges: Ranges) -> Any:
+    profile = builder.create_optimization_profile()
+    names = [network.get_input(i).name for i in range(network.num_inputs)]
+    missing = [name for name in names if name not in ranges.shapes]
+    if missing:
+        raise TensorRTError(
+            f"no shapes for the input {missing[0]!r}; an optimization profile names every input"
+        )
+    for name in names:
+        low, typical, high = ranges.shapes[name]
+        try:
+            profile.set_shape(name, low, typical, high)
+        except (ValueError, RuntimeError, TypeError) as why:
+            raise TensorRTError(f"{name}: {low}, {typical}, {high} are no shapes for it: {why}") from None
+    return profile
+
+
+def _facts(found: TensorRT, plan: Path, network: Any, given: tuple[Ranges, ...], log: _Log) -> EngineFacts:
+    facts = read_engine(found, plan)
+    if facts is not None:
+        return facts
+    logged = [
+        [_logged(log.engine, tensor) or _declared(tensor) for tensor in tensors]
+        for tensors in (
+            [network.get_input(i) for i in range(network.num_inputs)],
+            [network.get_output(i) for i in range(network.num_outputs)],
+        )
+    ]
+    return EngineFacts(tuple(logged[0]), tuple(logged[1]), given, "builder" if log.engine else "network")
+
+
+def _logged(engine: str, tensor: Any) -> FullTensor | None:
+    """A tensor as the builder lists it for the engine that it finished: `name [profile 1] (Int64[-1,-1])`."""
+    found = re.search(
+        rf"(?<![^ ]){re.escape(tensor.name)}(?: \[profile \d+\])? \((\w+)\[([-\d,]*)\]\)", engine
+    )
+    if found is None or found[1] not in _LOGGED:
+        return None
+    return FullTensor(tensor.name, _LOGGED[found[1]], tuple(int(n) for n in found[2].split(",") if n))
+
+
+def _declared(tensor: Any) -> FullTensor:
+    return FullTensor(tensor.name, _datatype(tensor.name, tensor.dtype), tuple(tensor.shape))
+
+
+def _datatype(name: str, dtype: Any) -> str:
+    kind = str(dtype).rpartition(".")[2]
+    if kind not in _TYPES:
+        raise TensorRTError(f"{name} is {kind}, a type that Triton has no name for")
+    return _TYPES[kind]
+
+
+def read_engine(found: TensorRT, plan: Path) -> EngineFacts | None:
+    """What a plan says of itself; None when there is no GPU to load it on.
+
+    Raises TensorRTError with TensorRT's own words for a plan it does not load: of another version, for another
+    GPU, cut short.
+    """
+    if cuda_device() is None:
+        return None
+    trt, log = found.module, _Log()
+    with _quiet_deprecations():
+        engine = trt.Runtime(_logger(trt, log)).deserialize_cuda_engine(plan.read_bytes())
+    if engine is None:
+        raise TensorRTError(f"{found.title} does not load {plan.name}: {_said(log.errors)}")
+    names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
+    tensors = {
+        n: FullTensor(n, _datatype(n, engine.get_tensor_dtype(n)), tuple(engine.get_tensor_shape(n)))
+        for n in names
+    }
+    takes = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
+    profiles = tuple(
+        Ranges({n: _shapes(engine.get_tensor_profile_shape(n, i)) for n in takes})
+        for i in range(engine.num_optimization_profiles)
+    )
+    return EngineFacts(
+        tuple(tensors[n] for n in takes),
+        tuple(tensors[n] for n in names if n not in takes),
+        profiles,
+        "engine",
+    )
+
+
+def _shapes(three: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    low, typical, high = (tuple(shape) for shape in three)
+    return low, typical, high
+
+
+def _cache_file(found: TensorRT, options: BuildOptions, device: Device | None) -> Path | None:
+    if options.cache is None or found.kind == RTX or device is None:  # RTX: its timing cache does nothing
+        return None
+    name = f"{found.version}-{device.name}-{device.compute}-cuda{device.driver_cuda}".replace(" ", "_")
+    return options.cache / f"{name}.timing"
+
+
+def _load_cache(config: Any, file: Path | None) -> str:
+    if file is None:
+        return "none"
+    try:
+        old = file.read_bytes()
+    except OSError:
+        old = b""
+    if old and config.set_timing_cache(config.create_timing_cache(old), False):
+        return "used"
+    config.set_timing_cache(config.create_timing_cache(b""), False)
+    return "new"
+
+
+def _store(file: Path, data: Any) -> None:
+    """Best effort: a build that worked is not lost over its cache."""
+    with contextlib.suppress(OSError):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as new:
+            new.write(memoryview(data))
+        os.replace(new.name, file)  # noqa: PTH105
+
+
+@contextlib.contextmanager
+def _quiet_deprecations() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        yield

@@ -1,0 +1,54 @@
+"""The environment that a run, a conversion or `loadgen env --json` left on the disk.
+
+It must not know what else is in those files.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from loadgen.records import LoadgenError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_HOLDERS = ("run.json", "convert.json")
+
+
+class StoredError(LoadgenError):
+    """A path that holds no environment."""
+
+
+def stored(path: Path) -> dict[str, Any]:
+    """The facts of a run folder, a converted model's folder or version folder, or a JSON file.
+
+    A model's folder stands for its newest version.  Raises StoredError.
+    """
+    file = _file(path)
+    try:
+        told = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as why:
+        raise StoredError(f"{file} cannot be read: {why}") from None
+    facts = told.get("client") or (told.get("environment") and told) if isinstance(told, dict) else None
+    if file.name == "convert.json" and isinstance(told, dict):
+        facts = {"packages": told.get("versions") or {}, "environment": told.get("environment") or {}}
+    if not isinstance(facts, dict):
+        raise StoredError(f"{file} tells nothing of an environment: no client as in run.json, no environment")
+    return facts
+
+
+def _file(path: Path) -> Path:
+    if path.is_file():
+        return path
+    for name in _HOLDERS:
+        if (path / name).is_file():
+            return path / name
+    versions = sorted((f for f in path.glob("*/convert.json") if f.parent.name.isdecimal()), key=_number)
+    if versions:
+        return versions[-1]
+    raise StoredError(f"{path} is no run (run.json), no converted model (convert.json) and no JSON file")
+
+
+def _number(file: Path) -> int:
+    return int(file.parent.name)

@@ -1,0 +1,74 @@
+"""The closed lists of words in a Triton configuration, named as in model_config.proto.  Pure."""
+
+from enum import StrEnum
+
+
+class DataType(StrEnum):
+    TYPE_INVALID = "TYPE_INVALID"
+    TYPE_BOOL = "TYPE_BOOL"
+    TYPE_UINT8 = "TYPE_UINT8"
+    TYPE_UINT16 = "TYPE_UINT16"
+    TYPE_UINT32 = "TYPE_UINT32"
+    TYPE_UINT64 = "TYPE_UINT64"
+    TYPE_INT8 = "TYPE_INT8"
+    TYPE_INT16 = "TYPE_INT16"
+    TYPE_INT32 = "TYPE_INT32"
+    TYPE_INT64 = "TYPE_INT64"
+    TYPE_FP16 = "TYPE_FP16"
+    TYPE_FP32 = "TYPE_FP32"
+    TYPE_FP64 = "TYPE_FP64"
+    TYPE_STRING = "TYPE_STRING"
+    TYPE_BF16 = "TYPE_BF16"
+
+    @property
+    def whole(self) -> bool:
+        """Whether its values are whole numbers: ids, masks, counts."""
+        return "INT" in self.value
+
+
+class Format(StrEnum):
+    FORMAT_NONE = "FORMAT_NONE"
+    FORMAT_NHWC = "FORMAT_NHWC"
+    FORMAT_NCHW = "FORMAT_NCHW"
+
+
+class GroupKind(StrEnum):
+    KIND_AUTO = "KIND_AUTO"
+    KIND_GPU = "KIND_GPU"
+    KIND_CPU = "KIND_CPU"
+    KIND_MODEL = "KIND_MODEL"
+
+
+class SecondaryDeviceKind(StrEnum):
+    KIND_NVDLA = "KIND_NVDLA"
+
+
+class TimeoutAction(StrEnum):
+    REJECT = "REJECT"
+    DELAY = "DELAY"
+
+
+class Priority(StrEnum):
+    PRIORITY_DEFAULT = "PRIORITY_DEFAULT"
+    PRIORITY_MAX = "PRIORITY_MAX"
+    PRIORITY_MIN = "PRIORITY_MIN"
+
+
+class BatchInputKind(StrEnum):
+    BATCH_ELEMENT_COUNT = "BATCH_ELEMENT_COUNT"
+    BATCH_ACCUMULATED_ELEMENT_COUNT = "BATCH_ACCUMULATED_ELEMENT_COUNT"
+    BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO = "BATCH_ACCUMULATED_ELEMENT_COUNT_WITH_ZERO"
+    BATCH_MAX_ELEMENT_COUNT_AS_SHAPE = "BATCH_MAX_ELEMENT_COUNT_AS_SHAPE"
+    BATCH_ITEM_SHAPE = "BATCH_ITEM_SHAPE"
+    BATCH_ITEM_SHAPE_FLATTEN = "BATCH_ITEM_SHAPE_FLATTEN"
+
+
+class BatchOutputKind(StrEnum):
+    BATCH_SCATTER_WITH_INPUT_SHAPE = "BATCH_SCATTER_WITH_INPUT_SHAPE"
+
+
+class ControlKind(StrEnum):
+    CONTROL_SEQUENCE_START = "CONTROL_SEQUENCE_START"
+    CONTROL_SEQUENCE_READY = "CONTROL_SEQUENCE_READY"
+    CONTROL_SEQUENCE_END = "CONTROL_SEQUENCE_END"
+    CONTROL_SEQUENCE_CORRID = "CONTROL_SEQUENCE_CORRID"
