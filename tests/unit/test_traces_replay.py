@@ -271,7 +271,7 @@ def test_files_that_cannot_be_read(tmp_path):
             "{format: azura}",
             "--keys:1: format: 'azura' (did you mean 'azure'?) is not one of: azure, mooncake",
         ),
-        ("{speed: 0}", "--keys:1: speed: 0 is not allowed; allowed: more than 0"),
+        ("{speed: 0}", "--keys:1: speed: 0 is not allowed; allowed: 0.001 or more"),
         ("{from: 10}", "--keys:1: from: 10 has no unit; write e.g. 10m"),
         ("{from: 10s, to: 10s}", "--keys:1: to: is not after from"),
         ("{kind: a, kinds: {column: m, map: {x: b}}}", "--keys:1: kinds: kind says it already"),
