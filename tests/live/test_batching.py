@@ -4,7 +4,7 @@ import pytest
 
 from tests.bench.batching import markdown, rows, served_config
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 
 def test_batching_on_against_off_at_equal_load(triton, tmp_path):

@@ -4,7 +4,7 @@ import pytest
 
 from tests.support.cli import loadgen
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 PROFILE = """
 name: lengths

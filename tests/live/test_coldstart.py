@@ -15,7 +15,7 @@ from loadgen.triton.control import Control
 from tests.live.conftest import MODELS
 from tests.support.cli import loadgen, spawn
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow]
 MS = 10**6
 PROFILE = """
 name: cold

@@ -8,7 +8,7 @@ import pytest
 
 from tests.support.cli import loadgen
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 QUEUED = [20 + 5 * i for i in range(20)]
 PROFILE = """

@@ -7,7 +7,7 @@ import pytest
 from tests.live.test_explain import configure
 from tests.support.cli import loadgen
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 PROFILE = """
 name: stalls

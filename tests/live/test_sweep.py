@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.cli import loadgen, spawn
 
-pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.slow]
+pytestmark = [pytest.mark.live, pytest.mark.slow]
 
 PROFILE = """
 kinds: {k: {model: slow, timeout: 10s}}
