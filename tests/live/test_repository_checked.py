@@ -9,7 +9,7 @@ from loadgen.triton.local import LocalTriton
 from loadgen.triton.repository import read_repository
 from tests.support.configs import CASES, write_repository
 
-pytestmark = [pytest.mark.live, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.live, pytest.mark.slow, pytest.mark.timeout(300)]
 
 
 def loads(server, model):
