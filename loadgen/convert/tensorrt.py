@@ -6,10 +6,9 @@ finished (`EngineFacts.read_from`).  It must not know Triton's configuration or 
 """
 
 import contextlib
+import gc
 import importlib
-import os
 import re
-import tempfile
 import time
 import warnings
 from collections.abc import Iterator, Sequence
@@ -18,6 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from loadgen.convert import timing_cache
 from loadgen.convert.config import FullTensor
 from loadgen.convert.profiles import Ranges
 from loadgen.environment.cuda import Device, cuda_device
@@ -170,7 +170,7 @@ def build(found: TensorRT, onnx: Path, plan: Path, options: BuildOptions) -> Bui
     if found.kind != RTX and device is None:
         raise TensorRTError(f"{found.title} builds on the GPU it is for, and there is none here")
     start = time.monotonic()
-    with _quiet_deprecations():
+    with _undisturbed():
         logger = _logger(trt, log)
         builder = trt.Builder(logger)
         network = builder.create_network(_typed(trt, found))
@@ -179,13 +179,15 @@ def build(found: TensorRT, onnx: Path, plan: Path, options: BuildOptions) -> Bui
         compute = _configure(found, config, options, device)
         for ranges in options.profiles:
             config.add_optimization_profile(_profile(builder, network, ranges))
-        cache = _cache_file(found, options, device)
-        state = _load_cache(config, cache)
+        cache = None  # RTX has timing caches in name only
+        if options.cache is not None and found.kind != RTX and device is not None:
+            cache = timing_cache.file_of(options.cache, found.version, device)
+        state = timing_cache.load(config, cache)
         engine = builder.build_serialized_network(network, config)
         if engine is None:
             raise TensorRTError(f"{found.title} cannot build {onnx.name}: {_said(log.errors)}")
         if cache is not None:
-            _store(cache, config.get_timing_cache().serialize())
+            timing_cache.store(cache, config.get_timing_cache().serialize())
         plan.write_bytes(memoryview(engine))
         facts = _facts(found, plan, network, options.profiles, log)
     return Built(
@@ -345,7 +347,7 @@ def read_engine(found: TensorRT, plan: Path) -> EngineFacts | None:
     if cuda_device() is None:
         return None
     trt, log = found.module, _Log()
-    with _quiet_deprecations():
+    with _undisturbed():
         engine = trt.Runtime(_logger(trt, log)).deserialize_cuda_engine(plan.read_bytes())
     if engine is None:
         raise TensorRTError(f"{found.title} does not load {plan.name}: {_said(log.errors)}")
@@ -372,37 +374,17 @@ def _shapes(three: Any) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ..
     return low, typical, high
 
 
-def _cache_file(found: TensorRT, options: BuildOptions, device: Device | None) -> Path | None:
-    if options.cache is None or found.kind == RTX or device is None:  # RTX: its timing cache does nothing
-        return None
-    name = f"{found.version}-{device.name}-{device.compute}-cuda{device.driver_cuda}".replace(" ", "_")
-    return options.cache / f"{name}.timing"
-
-
-def _load_cache(config: Any, file: Path | None) -> str:
-    if file is None:
-        return "none"
-    try:
-        old = file.read_bytes()
-    except OSError:
-        old = b""
-    if old and config.set_timing_cache(config.create_timing_cache(old), False):
-        return "used"
-    config.set_timing_cache(config.create_timing_cache(b""), False)
-    return "new"
-
-
-def _store(file: Path, data: Any) -> None:
-    """Best effort: a build that worked is not lost over its cache."""
-    with contextlib.suppress(OSError):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as new:
-            new.write(memoryview(data))
-        os.replace(new.name, file)  # noqa: PTH105
-
-
 @contextlib.contextmanager
-def _quiet_deprecations() -> Iterator[None]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        yield
+def _undisturbed() -> Iterator[None]:
+    """Without deprecation warnings, and without garbage collection: TensorRT logs under a lock of its own, and a
+    collection within `Logger.log` that frees another of its objects waits for that lock for ever.
+    """
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            yield
+    finally:
+        if collects:
+            gc.enable()

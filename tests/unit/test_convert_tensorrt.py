@@ -1,5 +1,7 @@
 """One builder for every TensorRT: really built with TensorRT for RTX, and scripted where a GPU is needed."""
 
+import functools
+import gc
 import sys
 from types import SimpleNamespace
 
@@ -348,3 +350,20 @@ def test_a_plan_takes_the_place_of_the_onnx_file_and_its_configuration_is_the_en
     assert laid.warnings[0].startswith("the engine's smallest batch is 64")
     assert laid.recorded["tensorrt"]["profiles"] == [{"x": [[64, 1], [128, 128], [300, 128]]}]
     assert said == ["building with TensorRT 10.13.2.6, 1 optimization profiles"]
+
+
+def test_nothing_is_collected_while_tensorrt_logs(rtx, tmp_path, monkeypatch):
+    """It logs under a lock of its own: a collection there that frees another of its objects hangs for ever."""
+    collects = []
+
+    class Lines(list):
+        def append(self, line):
+            collects.append(gc.isenabled())
+            super().append(line)
+
+    monkeypatch.setattr(tensorrt, "_Log", functools.partial(tensorrt._Log, errors=Lines()))
+    shapes = (Ranges({"x": ((1,), (2,), (4,))}),)
+    with pytest.raises(TensorRTError):
+        build(rtx, relu(tmp_path / "m.onnx"), tmp_path / "m.plan", BuildOptions(shapes, target="8.9"))
+    assert set(collects) == {False}
+    assert gc.isenabled()
