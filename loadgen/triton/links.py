@@ -62,7 +62,8 @@ class Link(Protocol):
 
 
 def no_server(target: Target, why: str) -> NoServerError:
-    return NoServerError(f"no server answers at {target.url}: {why}; is it running? (loadgen serve start)")
+    hint = " (loadgen serve start)" if target.dialect == "kserve" else ""
+    return NoServerError(f"no server answers at {target.url}: {why}; is it running?{hint}")
 
 
 def no_agreement(target: Target, why: str) -> LoadgenError:

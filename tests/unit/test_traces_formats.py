@@ -279,6 +279,18 @@ def test_nginx_combined(tmp_path):
     assert read(tmp_path, NGINX, where={"status": 503, "bytes": {"max": 0}}).facts["rows_kept"] == 1
 
 
+def test_lines_of_an_access_log_that_are_no_requests_are_counted(tmp_path):
+    text = (
+        NGINX.rstrip(b"\n")
+        + b"\nbroken line\n\n2026/11/30 10:00:00 [error] 7#7: *1 upstream\n1.2.3.4 - - [cut\n"
+    )
+    rows = read(tmp_path, text)
+    assert (rows.facts["rows_read"], rows.facts["rows_kept"]) == (7, 3)
+    assert rows.facts["dropped"] == {"lines in another format": 4}
+    assert rows.facts["said"][1] == "3 of 7 rows read are replayed (left out: lines in another format: 4)"
+    assert "times in" not in rows.facts["said"][0]
+
+
 def test_triton_verbose_log_across_new_year(tmp_path):
     rows = read(tmp_path, TRITON)
     assert (rows.facts["format"], due_ms(rows), rows.length.tolist()) == ("triton_log", [0, 500], [17, -1])

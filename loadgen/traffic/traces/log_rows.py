@@ -55,7 +55,8 @@ def read_nginx_log(source: Source, needed: Sequence[str], block_bytes: int = BLO
         return {"time": _nginx_s(match["stamp"]) * 10**9, **words, "bytes": words["bytes"].replace("-", "0")}
 
     check_columns(source, needed, NGINX_COLUMNS)
-    return _matches(source, needed, NGINX, row, "no line of nginx's combined log format in it", block_bytes)
+    missing = "no line of nginx's combined log format in it"
+    return _matches(source, needed, NGINX, row, missing, block_bytes, every_line=True)
 
 
 def _matches(
@@ -65,7 +66,10 @@ def _matches(
     read: Callable[[re.Match[bytes]], _Row],
     missing: str,
     block_bytes: int,
+    *,
+    every_line: bool = False,
 ) -> Iterator[Batch]:
+    """`every_line`: a line that is no row is one that cannot be read, and is counted."""
     any_row = False
     for line, block in source.blocks(block_bytes):
         rows, starts = [], []
@@ -76,11 +80,12 @@ def _matches(
                 where = f"{source.name}:{_line(line, block, match.start())}"
                 raise TraceError(f"{where}: a time stamp that is no date") from None
             starts.append(match.start())
-        if not rows:
+        unread = sum(map(bool, map(bytes.strip, block.split(b"\n")))) - len(rows) if every_line else 0
+        if not rows and not unread:
             continue
-        any_row = True
+        any_row |= bool(rows)
         columns = {name: pa.array([row[name] for row in rows], _type(name)) for name in needed}
-        yield Batch(columns, len(rows), _placer(source.name, line, block, starts))
+        yield Batch(columns, len(rows), _placer(source.name, line, block, starts), unread)
     if not any_row:
         raise TraceError(f"{source.name}: {missing}")
 

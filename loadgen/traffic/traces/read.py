@@ -94,6 +94,7 @@ class _Reading:
         self.timeline = Timeline(trace.seam or layout.seam)
         self.sieve = Sieve(trace, layout.columns.input, layout.columns.output, layout.format == "sharegpt")
         self.read = 0
+        self.unread = 0  # lines that are no rows
         self.kept = 0
         self.stopped = ""  # why the rest of the file was not read
         self._timed: bool | None = None if layout.columns.time else False
@@ -102,6 +103,7 @@ class _Reading:
     def take(self, batch: Batch) -> bool:
         """False when the rest of the file need not be read."""
         trace = self.trace
+        self.unread += batch.unread
         low = min(max(trace.skip - self.read, 0), batch.rows)
         high = batch.rows if trace.first is None else min(trace.skip + trace.first - self.read, batch.rows)
         self.read += high
@@ -175,6 +177,8 @@ class _Reading:
             raise TraceError(
                 f"{self.source.name}: no row is left of {self.read:,} ({lost or 'none was read'})"
             )
+        if self.unread:
+            self.sieve.dropped["lines in another format"] += self.unread
         due_ns, span_ns, cut, cut_ns = None, 0, 0, 0
         if self._timed:
             if self.timeline.late:
@@ -186,7 +190,7 @@ class _Reading:
         elif asked := _about_time(trace):
             raise TraceError(f"{self.source.name}: has no times, so {' and '.join(asked)} cannot be applied")
         facts = facts_of(
-            trace, self.layout, self.source, how, read=self.read, kept=self.kept, stopped=self.stopped,
+            trace, self.layout, self.source, how, read=self.read + self.unread, kept=self.kept, stopped=self.stopped,
             sieve=self.sieve, timeline=self.timeline, trace_span_ns=span_ns, due_ns=due_ns,
             gaps_cut=cut, gaps_cut_ns=cut_ns,
         )  # fmt: skip

@@ -28,11 +28,15 @@ class TraceError(LoadgenError):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Some rows in file order: arrays of equal length by column name; `where(i)` names the place of row i."""
+    """Some rows in file order: arrays of equal length by column name; `where(i)` names the place of row i.
+
+    `unread`: lines among them that are no rows of the format.
+    """
 
     columns: Mapping[str, pa.Array]
     rows: int
     where: Callable[[int], str]
+    unread: int = 0
 
 
 @dataclass(frozen=True, slots=True)

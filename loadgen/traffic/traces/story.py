@@ -75,7 +75,11 @@ def _lengths_from(trace: Trace, layout: Layout) -> str:
 
 
 def _sentences(facts: dict[str, Any], how: str, seams: int) -> list[str]:
-    unit = f", times in {facts['unit']}" if facts["unit"] and facts["timed"] else ""
+    unit = (
+        f", times in {facts['unit']}"
+        if facts["unit"] and facts["timed"] and not facts["format"].endswith("_log")
+        else ""
+    )
     plain = ", by the columns named" if facts["format"] in PLAIN else ""
     said = [f"trace {facts['file']}: {facts['format']} ({how}){plain}{unit}"]
     lost = ", ".join(f"{reason}: {n:,}" for reason, n in facts["dropped"].items())
