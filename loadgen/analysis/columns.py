@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from loadgen.analysis.streams import NEVER, Ints, Small, StreamColumns, read_streams
 from loadgen.records import Outcome
-from loadgen.runfile import Run
+from loadgen.runread import Run
 
 __all__ = ["NEVER", "Columns", "Ints", "Small", "columns_of"]
 

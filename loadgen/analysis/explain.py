@@ -14,7 +14,7 @@ import numpy as np
 from loadgen.analysis.batches import RULES, STALL_NS, Batch, Scheduling, rebuild, scheduling
 from loadgen.analysis.counsel import counsel
 from loadgen.records import LoadgenError
-from loadgen.runfile import Run
+from loadgen.runread import Run
 from loadgen.triton.trace import Timeline
 from loadgen.triton.tracefile import read_timelines
 

@@ -23,7 +23,7 @@ import numpy.typing as npt
 
 from loadgen.analysis.columns import Columns, Ints, Small, columns_of
 from loadgen.records import CANCEL_WORDS, Outcome
-from loadgen.runfile import Run
+from loadgen.runread import Run
 
 Bools = npt.NDArray[np.bool_]
 NOT_FAILED = (Outcome.OK, Outcome.REJECTED, Outcome.TIMEOUT, Outcome.DROPPED, Outcome.CANCELLED)

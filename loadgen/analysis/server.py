@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.analysis.frame import Frame
-from loadgen.runfile import Run
+from loadgen.runread import Run
 from loadgen.triton.statistics import ServerWindow, merge, window
 
 SLACK, SLACK_SHARE = 2, 0.01  # of the counts: answers that were on their way between two readings

@@ -12,7 +12,7 @@ import numpy as np
 from loadgen.analysis.frame import frame_of
 from loadgen.analysis.server import counted
 from loadgen.records import LoadgenError
-from loadgen.runfile import read_run
+from loadgen.runread import read_run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -21,7 +21,7 @@ from loadgen.analysis.stalls import stall_doubts, stalls
 from loadgen.analysis.streaming import streaming
 from loadgen.analysis.told import completed
 from loadgen.analysis.watched import watched
-from loadgen.runfile import Run, read_run
+from loadgen.runread import Run, read_run
 
 FORMAT = 1
 BURSTINESS = ("gap_cv", "dispersion", "bins", "largest_burst")  # of planned arrivals (loadgen.planstory)

@@ -18,7 +18,8 @@ from loadgen.analysis.conclusion import OF_THE_ANSWERS
 from loadgen.analysis.contest import Floats, Outcome, contest, effect, front, means
 from loadgen.analysis.summary import summarise
 from loadgen.records import LoadgenError
-from loadgen.runfile import RUN, read_run
+from loadgen.runfile import RUN
+from loadgen.runread import read_run
 from loadgen.traffic.objective import RATES, Objective, parse_objective
 from loadgen.traffic.sweep import Block, Sweep, parse_sweep
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from loadgen.runfile import Run
+from loadgen.runread import Run
 from loadgen.triton.statistics import merge, window
 
 _PENDING, _FAILED = "nv_inference_pending_request_count", "nv_inference_request_failure"

@@ -19,7 +19,7 @@ def explain(
     """
     from loadgen.analysis.explain import explain as explained
     from loadgen.report.batches import batch_lines
-    from loadgen.runfile import read_run
+    from loadgen.runread import read_run
 
     stories = explained(read_run(run))
     typer.echo(json.dumps(stories, indent=1) if as_json else "\n".join(batch_lines(stories)))

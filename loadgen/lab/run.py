@@ -23,8 +23,9 @@ from loadgen.engine.loop import LEAD_NS
 from loadgen.engine.parts import Counts, merge_results
 from loadgen.engine.process import pinned_core
 from loadgen.lab.ceiling import headroom_warning, peak_per_s, read_ceilings
-from loadgen.lab.facts import client_facts, raise_file_limit
+from loadgen.lab.facts import client_facts
 from loadgen.lab.first import first_answers
+from loadgen.lab.limits import check_file_limit, check_workers
 from loadgen.lab.loop import new_loop
 from loadgen.lab.relay import start_relay
 from loadgen.lab.sender import FLUSH_S, LocalSender, Sender, Share, Watched
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from loadgen.traffic.profile import TrafficProfile
     from loadgen.transport.dial import Via
 
-_FILES_OF_OURS = 64  # besides connections
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _GRACE_S = 2.0  # after the first Ctrl-C, requests in flight have this long to end
 _WATCHED_NS = 5 * 10**9  # of a shorter run the counters before and after tell all
@@ -112,43 +112,6 @@ def measure(order: Order) -> Measured:
     finally:
         if not (path / RECORDS).exists():
             drop_run_folder(path)
-
-
-def check_workers(order: Order, plan: Plan) -> None:
-    """Raises LoadgenError when there is not enough to share out among the workers."""
-    cap = order.profile.cap
-    most = min((p.users for p in plan.phases if p.loop == "closed"), default=order.workers)
-    if cap is not None:
-        most = min(most, cap.in_flight)
-    if order.workers > most:
-        raise LoadgenError(
-            f"{order.workers} workers have too little to share: the profile's smallest closed loop or its cap is "
-            f"{most}; allowed: 1 to {most}"
-        )
-
-
-def check_file_limit(plan: Plan, order: Order) -> None:
-    """Lifts the soft limit of open files; raises LoadgenError when even the hard one is too low.
-
-    HTTP/1.1 takes a connection a request in flight, shared out among the workers: as many as a closed loop has
-    users, or as the cap lets an open loop have.  Without a cap nobody knows: what then finds no descriptor fails
-    by itself (transport.dial), and is counted.
-    """
-    allowed = raise_file_limit()
-    if order.target.protocol != "http":
-        return
-    cap = order.profile.cap.in_flight if order.profile.cap else None
-    users = max((p.users for p in plan.phases), default=0)
-    most, what = (users if cap is None else min(users, cap)), f"{users} users"
-    if cap is not None and any(p.loop == "open" for p in plan.phases):
-        most, what = cap, f"a cap of {cap} requests in flight"
-    needed = -(-most // order.workers) + _FILES_OF_OURS
-    if needed > allowed:
-        needs = f"{what} over HTTP needs" if most == cap else f"{what} over HTTP need"
-        raise LoadgenError(
-            f"{needs if most else 'a run needs'} {needed} open files in a process, this system allows {allowed} "
-            "(ulimit -Hn); raise that limit" + (", ask for fewer, use --workers, or gRPC" if most else "")
-        )
 
 
 class _Run:

@@ -13,7 +13,7 @@ from typing import Any
 from loadgen.analysis.frame import Frame, frame_of
 from loadgen.report import words
 from loadgen.report.charts import charts
-from loadgen.runfile import Run
+from loadgen.runread import Run
 
 TITLES = {
     "over-time": ("Latency over time", "Latency counts from the due time: a request sent late is late."),

@@ -13,7 +13,8 @@ from loadgen.analysis.frame import frame_of
 from loadgen.analysis.summary import summarise
 from loadgen.records import LoadgenError, NotMeasuredError
 from loadgen.report.html import render
-from loadgen.runfile import REPORT, SUMMARY, Run, read_run, write_atomic
+from loadgen.runfile import REPORT, SUMMARY, write_atomic
+from loadgen.runread import Run, read_run
 
 
 def write_reports(

@@ -161,7 +161,7 @@ def loadgen(job: Job, options: tuple[str, ...] = ()) -> Cell:
 def stamps(run: Path) -> dict[str, Any]:
     """Due and sent times of the measured phase's requests, by the run's own clock, in order of sending."""
     from loadgen.analysis.frame import frame_of, measured_phases
-    from loadgen.runfile import read_run
+    from loadgen.runread import read_run
 
     read = read_run(run)
     frame = frame_of(read)

@@ -10,7 +10,7 @@ import pytest
 
 from loadgen.convert.convert import convert
 from loadgen.convert.options import ConvertOptions
-from loadgen.runfile import read_run
+from loadgen.runread import read_run
 from loadgen.triton.local import LocalTriton
 from tests.support.cli import loadgen
 from tests.support.stamping_proxy import StampingProxy

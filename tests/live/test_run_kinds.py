@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from loadgen.engine.dialogues import FOLLOWING
-from loadgen.runfile import read_run
+from loadgen.runread import read_run
 from tests.support.cli import loadgen
 
 pytestmark = pytest.mark.live

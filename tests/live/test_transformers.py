@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from loadgen.runfile import read_run
+from loadgen.runread import read_run
 from tests.support.cli import loadgen
 from tests.support.transformers_server import transformers_server
 

@@ -11,7 +11,7 @@ import pytest
 
 from loadgen.engine.dialogues import FOLLOWING
 from loadgen.records import CANCEL_WORDS
-from loadgen.runfile import read_run
+from loadgen.runread import read_run
 from tests.support.chat_server import ChatServer, script
 from tests.support.cli import Answer, loadgen, spawn
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from loadgen.runfile import read_run
+from loadgen.runread import read_run
 from tests.support.cli import loadgen
 from tests.support.kserve_mock import Mock, Model
 

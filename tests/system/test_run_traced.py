@@ -5,7 +5,7 @@ import json
 import pytest
 
 from loadgen.lab import server_trace
-from loadgen.runfile import read_run
+from loadgen.runread import read_run
 from loadgen.triton.tracefile import read_timelines
 from tests.support.cli import loadgen
 from tests.support.kserve_mock import Mock

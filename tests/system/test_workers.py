@@ -12,7 +12,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from loadgen.runfile import read_run
+from loadgen.runread import read_run
 from tests.support.cli import ROOT, loadgen, spawn
 from tests.support.kserve_mock import Mock
 

@@ -10,7 +10,8 @@ import pytest
 from loadgen.histogram import Histogram
 from loadgen.records import Outcome
 from loadgen.report.write import write_reports
-from loadgen.runfile import RunFolder, read_run
+from loadgen.runfile import RunFolder
+from loadgen.runread import read_run
 from tests.support.runs import MS, S, info, phase
 
 N, STEP = 1_000_000, 10_000

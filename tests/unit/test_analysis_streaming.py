@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from loadgen.analysis.percentiles import EXACT_BELOW, Tally, distribution
 from loadgen.analysis.summary import summarise
 from loadgen.records import CANCEL_WORDS, Outcome
-from loadgen.runfile import read_run
+from loadgen.runread import read_run
 from tests.support.runs import MS, S, build, info, phase, row, steady
 from tests.support.streams import build_streamed, chat, every
 

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from loadgen.analysis.summary import summarise
 from loadgen.records import Outcome
-from loadgen.runfile import RECORDS, read_run
+from loadgen.runfile import RECORDS
+from loadgen.runread import read_run
 from tests.support.runs import (
     MS,
     S,

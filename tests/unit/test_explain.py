@@ -4,7 +4,7 @@ import pytest
 
 from loadgen.analysis.batches import Batch
 from loadgen.analysis.explain import cost_of, explain
-from loadgen.runfile import read_run
+from loadgen.runread import read_run
 from loadgen.triton.trace import Timeline
 from loadgen.triton.tracefile import write_timelines
 from tests.support import runs

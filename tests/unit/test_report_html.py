@@ -13,7 +13,7 @@ from loadgen.analysis.summary import summarise
 from loadgen.records import Outcome
 from loadgen.report.charts import BINS, LEAST, MOST_POINTS, bin_width_ns, charts, distribution, joined, thin
 from loadgen.report.html import render
-from loadgen.runfile import read_run
+from loadgen.runread import read_run
 from tests.support.example_run import example
 from tests.support.runs import MS, S, build, phase, row, running, statistics, steady, window
 

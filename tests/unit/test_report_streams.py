@@ -11,7 +11,7 @@ from loadgen.analysis.summary import summarise
 from loadgen.records import CANCEL_WORDS, Outcome
 from loadgen.report.html import render
 from loadgen.report.text import print_summary
-from loadgen.runfile import read_run
+from loadgen.runread import read_run
 from tests.support.runs import MS, S, build, info, steady
 from tests.support.streams import build_streamed, chat, every
 

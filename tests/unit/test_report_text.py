@@ -10,7 +10,7 @@ from loadgen.records import Outcome
 from loadgen.report.html import render
 from loadgen.report.text import print_summary
 from loadgen.report.words import cores, figure, observed, rate, share
-from loadgen.runfile import read_run
+from loadgen.runread import read_run
 from tests.support.example_run import example
 from tests.support.runs import MS, S, build, phase, row, statistics, steady, window
 
