@@ -3,10 +3,12 @@
 It must not know any particular key.
 """
 
+import hashlib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
 from loadgen.traffic.words import show_value
 from loadgen.units import parse_duration, parse_rate
@@ -29,6 +31,28 @@ class Part(BaseModel):
     """A mapping of a profile."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+
+class Written(Part):
+    """A part that is a file of its own."""
+
+    _text: str = PrivateAttr("")
+    _folder: Path = PrivateAttr(Path())
+
+    @property
+    def text(self) -> str:
+        """The text it was read from."""
+        return self._text
+
+    @property
+    def folder(self) -> Path:
+        """What the files it names are relative to."""
+        return self._folder
+
+    @property
+    def sha256(self) -> str:
+        """Of the text, in UTF-8."""
+        return hashlib.sha256(self._text.encode()).hexdigest()
 
 
 def _text(value: Any, example: str) -> str:

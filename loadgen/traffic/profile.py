@@ -89,7 +89,6 @@ objectives:                        # optional; `loadgen check` judges them
 Durations take ns, us, ms, s, m, h; rates are per s, m or h.  A number without its unit is refused.
 """
 
-import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,7 +106,17 @@ from loadgen.traffic.inputs import Fill
 from loadgen.traffic.lengths import Length, Pair
 from loadgen.traffic.network import Network
 from loadgen.traffic.objective import Objective, parse_objective
-from loadgen.traffic.parts import Count, DurationNs, FaultsError, Many, Name, Part, as_tuple, printable
+from loadgen.traffic.parts import (
+    Count,
+    DurationNs,
+    FaultsError,
+    Many,
+    Name,
+    Part,
+    Written,
+    as_tuple,
+    printable,
+)
 from loadgen.traffic.phases import Closed, Open, Phase, Segment
 from loadgen.traffic.problems import problems
 from loadgen.traffic.shared_memory import SharedMemory
@@ -263,7 +272,7 @@ class Cap(Part):
     when_full: Literal["wait", "drop"] = "wait"
 
 
-class TrafficProfile(Part):
+class TrafficProfile(Written):
     """A profile that holds together; `text` and `sha256` are those of the file."""
 
     name: Name
@@ -278,23 +287,6 @@ class TrafficProfile(Part):
     objectives: Annotated[
         tuple[Annotated[Objective, BeforeValidator(_objective)], ...], BeforeValidator(as_tuple)
     ] = ()
-    _text: str = PrivateAttr("")
-    _folder: Path = PrivateAttr(Path())
-
-    @property
-    def text(self) -> str:
-        """The text it was read from."""
-        return self._text
-
-    @property
-    def folder(self) -> Path:
-        """What the files it names are relative to."""
-        return self._folder
-
-    @property
-    def sha256(self) -> str:
-        """Of the text, in UTF-8."""
-        return hashlib.sha256(self._text.encode()).hexdigest()
 
     @model_validator(mode="after")
     def _whole(self) -> Self:

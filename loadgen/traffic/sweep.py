@@ -28,14 +28,13 @@ grid:
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Self
 
 import numpy as np
 import yaml
-from pydantic import BeforeValidator, Field, PrivateAttr, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
 from loadgen.records import LoadgenError
 from loadgen.traffic.changes import UNCHANGED, Changes, Grid, Named, name_of, shown_value
@@ -49,6 +48,7 @@ from loadgen.traffic.parts import (
     Name,
     Part,
     RatePerS,
+    Written,
     as_tuple,
 )
 from loadgen.traffic.phases import Arrivals
@@ -114,7 +114,7 @@ class Block:
         return f"r{self.round + 1}-c{self.configuration + 1}-l{self.load + 1}"
 
 
-class Sweep(Part):
+class Sweep(Written):
     """A sweep that holds together; `traffic` is the profile whose kinds it sends."""
 
     name: Name
@@ -130,22 +130,6 @@ class Sweep(Part):
     base: Changes = UNCHANGED
     configurations: Many[Named] | None = None
     grid: Grid | None = None
-    _text: str = PrivateAttr("")
-    _folder: Path = PrivateAttr(Path())
-
-    @property
-    def text(self) -> str:
-        """The text it was read from."""
-        return self._text
-
-    @property
-    def folder(self) -> Path:
-        """What the profile's path is relative to."""
-        return self._folder
-
-    @property
-    def sha256(self) -> str:
-        return hashlib.sha256(self._text.encode()).hexdigest()
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
