@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -106,9 +105,6 @@ def coldstart(
         if cold["repeats"]:
             write_atomic(path / "coldstart.json", _dumps(_whole(cold)))
 
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
     with Progress(quiet=quiet) as progress:
         order = ColdOrder(
             profile=read, command=redact(sys.argv, header or []), target=where, repository=repository,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import signal
 import sys
 
 TRACE = "LOADGEN_TRACE"
@@ -27,6 +28,7 @@ _OF_THE_MACHINE = (
 def main() -> None:
     """Runs the command line and exits."""
     _open_standard_streams()
+    _polite_ends_as_ctrl_c()
     os.environ.setdefault(
         "GRPC_ENABLE_FORK_SUPPORT", "0"
     )  # we only start programs; it talks on stderr about that
@@ -38,6 +40,13 @@ def main() -> None:
     except (BrokenPipeError, SystemExit):  # `loadgen report | head`: the reader had enough; rich exits of it
         code = 0
     sys.exit(_flushed(code))
+
+
+def _polite_ends_as_ctrl_c() -> None:
+    """An end that others ask for cleans up as Ctrl-C does; what the caller ignores stays so (nohup)."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is signal.SIG_DFL:
+            signal.signal(number, signal.default_int_handler)
 
 
 def _open_standard_streams() -> None:

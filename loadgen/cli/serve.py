@@ -4,10 +4,7 @@ Parses, calls `loadgen.triton`, prints.
 """
 
 import json
-import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -77,24 +74,10 @@ def start(
         options=option or (),
         say=_say,
     )
-    with _signals_as_ctrl_c():
-        if foreground:
-            _stay(name, server, as_json)
-        else:
-            named.start(name, server, lambda running: _print_started(name, running, server, as_json))
-
-
-@contextmanager
-def _signals_as_ctrl_c() -> Iterator[None]:
-    """A polite end by others cleans up too; what was ignored stays so (nohup)."""
-    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is signal.SIG_DFL]
-    for number in numbers:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number in numbers:
-            signal.signal(number, signal.SIG_DFL)
+    if foreground:
+        _stay(name, server, as_json)
+    else:
+        named.start(name, server, lambda running: _print_started(name, running, server, as_json))
 
 
 def _stay(name: str, server: "LocalTriton", as_json: bool) -> None:

@@ -6,7 +6,6 @@ Parses, calls `loadgen.lab.sweep`, prints.
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable
 from enum import StrEnum
@@ -119,16 +118,8 @@ def show(folder: Folder, as_json: AsJson = False) -> None:
 
 
 def _go(drive: Callable[[Progress], Any], as_json: bool, quiet: bool) -> None:
-    handlers = {n: signal.getsignal(n) for n in (signal.SIGTERM, signal.SIGHUP)}
-    for number, handler in handlers.items():
-        if handler is signal.SIG_DFL:  # a polite end by others is a Ctrl-C; what was ignored stays so (nohup)
-            signal.signal(number, signal.default_int_handler)
-    try:
-        with Progress(quiet=quiet) as progress:
-            swept = drive(progress)
-    finally:
-        for number, handler in handlers.items():
-            signal.signal(number, handler)
+    with Progress(quiet=quiet) as progress:
+        swept = drive(progress)
     result = _told(swept.path, as_json)
     raise typer.Exit(130 if swept.interrupted else EXITS[result["best"]["verdict"]])
 

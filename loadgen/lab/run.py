@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from loadgen.traffic.profile import TrafficProfile
     from loadgen.transport.dial import Via
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _GRACE_S = 2.0  # after the first Ctrl-C, requests in flight have this long to end
 _WATCHED_NS = 5 * 10**9  # of a shorter run the counters before and after tell all
 _REMOTE_LEAD_NS = 50_000_000  # orders to other processes take a moment; all start at one instant
@@ -200,7 +200,7 @@ class _Run:
         info = folder.info
         origin_ns = info["origin_ns"] = MONOTONIC.now_ns()  # to lay other logs of this machine beside the run
         self.senders = self._make_senders(folder, models, origin_ns)
-        self._watch_signals(folder)
+        handlers = self._watch_signals(folder)
         watch: asyncio.Task[None] | None = None
         watcher = self._start_watch(folder, origin_ns)
         try:
@@ -230,8 +230,7 @@ class _Run:
                 self.network["relay"] = await self.relay.close() or None
             await self._end_trace(folder, origin_ns)
             self._conclude(folder, facts, counters)
-            for number in _SIGNALS:
-                asyncio.get_running_loop().remove_signal_handler(number)
+            self._unwatch_signals(handlers)
         if fault := self._fault():
             raise fault
 
@@ -327,9 +326,10 @@ class _Run:
         with contextlib.suppress(LoadgenError) if self._fault() else contextlib.nullcontext():
             folder.save()
 
-    def _watch_signals(self, folder: RunFolder) -> None:
-        """First signal: stop sending, a short grace, write everything.  Second: quit at once."""
+    def _watch_signals(self, folder: RunFolder) -> dict[signal.Signals, Any]:
+        """First signal: stop sending, a short grace, write everything.  Second: quit at once.  The handlers before."""
         loop = asyncio.get_running_loop()
+        handlers = {number: signal.getsignal(number) for number in _SIGNALS}
 
         def interrupt() -> None:
             self.interrupts += 1
@@ -350,8 +350,18 @@ class _Run:
                 sender.stop()
                 loop.call_later(_GRACE_S, sender.cancel_in_flight)
 
-        for number in _SIGNALS:
-            loop.add_signal_handler(number, interrupt)
+        for number, handler in handlers.items():
+            if not (
+                number is signal.SIGHUP and handler is signal.SIG_IGN
+            ):  # nohup: who ran us wants it ignored
+                loop.add_signal_handler(number, interrupt)
+        return handlers
+
+    def _unwatch_signals(self, handlers: dict[signal.Signals, Any]) -> None:
+        """What the caller had is in force again: a sweep is many runs."""
+        for number, handler in handlers.items():
+            asyncio.get_running_loop().remove_signal_handler(number)
+            signal.signal(number, handler)
 
     async def _watch(self) -> None:
         """Shows progress twice a second."""

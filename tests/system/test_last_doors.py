@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -206,3 +207,38 @@ def test_a_fault_of_our_own_is_one_line_and_code_3(folder, monkeypatch):
     assert (answer.code, len(answer.error_lines)) == (3, 1)
     assert "RuntimeError: deep inside" in answer.err
     assert "LOADGEN_TRACE" in answer.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_a_polite_end_is_a_ctrl_c_in_every_command(tmp_path, number):
+    process = _waits_for_a_target(tmp_path)
+    process.send_signal(number)
+    out, err = process.communicate(timeout=20)
+    assert (process.returncode, out) == (130, "")
+    assert "Traceback" not in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_hangup_that_the_caller_ignores_stays_ignored(tmp_path):
+    """As under nohup."""
+    process = _waits_for_a_target(
+        tmp_path, "--wait", "2s", preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    )
+    process.send_signal(signal.SIGHUP)
+    err = process.communicate(timeout=20)[1]
+    assert process.returncode == 2, err
+
+
+def _waits_for_a_target(tmp_path, *options, **how):
+    """A run whose server is not there yet."""
+    path = tmp_path / "p.yaml"
+    path.write_text(PROFILE)
+    with socket.socket() as nobody:
+        nobody.bind(("127.0.0.1", 0))
+        where = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        process = spawn(
+            "run", path, "--target", where, "--wait", "60s", *options, "--out", tmp_path / "run", **how
+        )
+        first = process.stderr.read(1)
+        assert first, process.communicate()
+    return process

@@ -246,7 +246,7 @@ def wait_for(condition, seconds=20):
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interrupt_loses_nothing(tmp_path, number):
     """Case 58: the first signal ends the sending, everything is written and reported, exit code 130."""
     path, out = tmp_path / "p.yaml", tmp_path / "run"

@@ -2,13 +2,11 @@
 
 import json
 import re
-import signal
 import time
 from pathlib import Path
 
 import pytest
 
-from loadgen.cli import serve
 from loadgen.records import LoadgenError
 from loadgen.triton import named
 from loadgen.triton.install import SIZES
@@ -122,20 +120,6 @@ def test_a_server_is_let_go_only_when_its_addresses_were_told(monkeypatch, tmp_p
     with pytest.raises(KeyboardInterrupt):
         named.start("two", server, interrupted)
     assert server.life == ["start", "stop"]
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_a_polite_end_is_a_ctrl_c_and_what_was_ignored_stays_ignored(number):
-    with pytest.raises(KeyboardInterrupt), serve._signals_as_ctrl_c():
-        signal.raise_signal(number)
-    assert signal.getsignal(number) is signal.SIG_DFL
-    signal.signal(number, signal.SIG_IGN)
-    try:
-        with serve._signals_as_ctrl_c():
-            signal.raise_signal(number)
-            assert signal.getsignal(number) is signal.SIG_IGN
-    finally:
-        signal.signal(number, signal.SIG_DFL)
 
 
 def test_the_readme_and_the_installer_tell_the_same_sizes():
