@@ -80,7 +80,7 @@ def test_a_request_and_a_connect_take_a_round_trip_more(kind, factory):
             await transport.open(told, 1)
             connecting = time.monotonic_ns() - began
             prepared = transport.prepare(BODY)
-            for token in range(5):
+            for token in range(15):
                 told.send(transport, token, prepared)
                 await told.wait(token + 1)
             await transport.close()
