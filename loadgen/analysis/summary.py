@@ -61,7 +61,7 @@ def summarise(
         for figures_of, part, span in zip(phases, parts, spans, strict=True):
             figures_of["streaming"] = streaming(part, span.share, span.span_ns, kinds, bounds)
         total["streaming"] = streaming(kept, share, total["span_ns"], kinds, bounds)
-    server = server_figures(run, frame) | {"watched": watched(run)}
+    server = server_figures(run, frame) | {"watched": watched(run, frame)}
     told = counted(run, frame)
     silent = [
         one

@@ -67,6 +67,8 @@ def use_line(server: dict[str, Any]) -> str:
         parts.append(f"instances busy {share(server['busy'])} of the time")
     if seen.get("cpu_cores") is not None:
         parts.append(f"CPU {cores(seen['cpu_cores'])}, memory {show_bytes(seen['memory_bytes'])}")
+    if gpu := _gpu_words(seen.get("gpu") or {}):
+        parts.append(gpu)
     if seen.get("pending"):
         parts.append(f"pending {seen['pending']['mean']:g} on average, at most {seen['pending']['max']:g}")
     parts += [
@@ -75,6 +77,14 @@ def use_line(server: dict[str, Any]) -> str:
     if seen.get("resets"):
         parts.append(f"counters reset {amount(len(seen['resets']), 'time')}")
     return ", ".join(parts)
+
+
+def _gpu_words(gpu: dict[str, Any]) -> str:
+    parts = [f"busy {share(gpu['utilisation'])}"] if "utilisation" in gpu else []
+    parts += [show_bytes(round(gpu["memory_bytes"]))] if "memory_bytes" in gpu else []
+    parts += [f"{gpu['power_w']:.0f} W"] if "power_w" in gpu else []
+    parts += [f"{gpu['energy_j_per_request']:.3g} J a request"] if "energy_j_per_request" in gpu else []
+    return f"GPU {', '.join(parts)}" if parts else ""
 
 
 def statuses(numbers: dict[str, int]) -> str:
