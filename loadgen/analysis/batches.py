@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.triton.facts import instance_count
 from loadgen.triton.trace import Timeline
 
 RULES = ("full", "preferred size", "delay expired", "shape mismatch", "client batch", "bound early", "stalled",
@@ -68,17 +69,9 @@ def scheduling(config: Mapping[str, Any]) -> Scheduling:
         dynamic=batcher is not None and most > 0,
         preferred=tuple(sorted(n for n in map(int, told.get("preferred_batch_size") or ()) if n < most)),
         delay_ns=1000 * int(told.get("max_queue_delay_microseconds") or 0),
-        instances=max(1, instance_count(config)),
+        instances=instance_count(config) or 1,
         prefetch=not by_policy and not int(told.get("priority_levels") or 0),
         ragged=frozenset(t["name"] for t in config.get("input") or () if t.get("allow_ragged_batch")),
-    )
-
-
-def instance_count(config: Mapping[str, Any]) -> int:
-    """Of all groups; a group on GPUs has its count on each of them."""
-    return sum(
-        int(group.get("count") or 1) * max(1, len(group.get("gpus") or ()))
-        for group in config.get("instance_group") or ()
     )
 
 

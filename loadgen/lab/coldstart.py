@@ -24,7 +24,6 @@ from loadgen.lab.cold_repeat import Condition, NotColdError, Site, cold_repeat, 
 from loadgen.lab.cold_shapes import (
     Shape,
     cold_kinds,
-    instances_of,
     make_shapes,
     with_warmup,
     without_warmup,
@@ -35,6 +34,7 @@ from loadgen.records import LoadgenError, ModelFacts, NotMeasuredError
 from loadgen.target import Target, parse_target
 from loadgen.triton import named
 from loadgen.triton.control import Control
+from loadgen.triton.facts import instance_count
 from loadgen.triton.local import LocalTriton
 
 if TYPE_CHECKING:
@@ -140,7 +140,7 @@ class _Lab:
             order.say(f"reading {self.model} at {order.target.url}")
             _run(self._read(order.target))
         assert self.facts is not None  # noqa: S101 - just read
-        self.cold["instances"] = instances_of(self.facts)
+        self.cold["instances"] = instance_count(self.facts.config) or 1
         self.conditions = self._make_conditions()
         self.cold["conditions"] = [
             {"name": c.name, "cache": c.cache, "warmup": c.warmup, "told": c.told} for c in self.conditions

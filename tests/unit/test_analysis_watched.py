@@ -233,6 +233,15 @@ def test_busy_split_and_littles_law(tmp_path):
     assert server["in_flight"] == {"server": 1.9, "client": 2.0}
 
 
+def test_answers_of_a_cache_have_no_part_in_compute_and_do_not_hide_the_front_end(tmp_path):
+    """500 requests were executed (4 ms of queue, 15 of compute), 500 came from the cache: 3 ms each beside that."""
+    after = statistics({1: 500}, queue_ns=4 * MS, compute_ns=15 * MS, hits=500)
+    after["inference_stats"]["success"] = {"count": 1000, "ns": 500 * 19 * MS + 1000 * 3 * MS}
+    server = run(tmp_path / "run", [], server=window(statistics({}), after))
+    assert server["split_ns"]["infer"] == 12 * MS
+    assert server["split_ns"]["frontend"] == 3 * MS
+
+
 def test_its_use_in_words():
     seen = {"cpu_cores": 1.53, "memory_bytes": 300 * 2**20, "pending": {"mean": 4.0, "max": 8}, "rejected": {"REJECTED": 7}, "resets": [{}]}  # fmt: skip
     assert use_line({"busy": 0.754, "watched": seen}) == (
