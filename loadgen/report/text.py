@@ -26,6 +26,7 @@ from loadgen.report.words import (
     share,
     statuses,
     stream_line,
+    time_line,
     use_line,
 )
 from loadgen.runfile import REPORT
@@ -243,8 +244,10 @@ def _server(server: dict[str, Any], console: Console) -> None:
     total, most = sum(n for _, n in bars), max(n for _, n in bars)
     for size, n in sorted(shown, key=lambda b: int(b[0])):
         bar = "#" * max(1, round(n / most * _BAR))
+        took = (server["by_batch"].get(size) or {}).get("mean_ns")
+        each = "" if took is None else f", {duration(took)} each"
         console.print(
-            Text(f"  batch of {size:>3}  {bar:<{_BAR}} {amount(n, 'execution')}, {share(n / total)}")
+            Text(f"  batch of {size:>3}  {bar:<{_BAR}} {amount(n, 'execution')}, {share(n / total)}{each}")
         )
     if len(shown) < len(bars):
         rest = total - sum(n for _, n in shown)
@@ -253,7 +256,7 @@ def _server(server: dict[str, Any], console: Console) -> None:
                 f"  {len(bars) - len(shown)} other sizes: {amount(rest, 'execution')}, {share(rest / total)}"
             )
         )
-    if line := use_line(server):
+    for line in filter(None, (time_line(server), use_line(server))):
         console.print(Text(f"server  {line}"))
 
 

@@ -59,6 +59,23 @@ def client_line(client: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def time_line(server: dict[str, Any]) -> str:
+    """Where a request's time at the server went, as one sentence without its full stop; "" where nothing tells."""
+    split, there = server.get("split_ns") or {}, server.get("in_flight") or {}
+    parts = [
+        f"{words} {duration(split[key])}"
+        for key, words in (("queue", "queue"), ("input", "input"), ("infer", "inference"), ("output", "output"),
+                           ("frontend", "front end"))
+        if split.get(key) is not None
+    ]  # fmt: skip
+    told = [f"a request's time: {', '.join(parts)}"] if parts else []
+    if there.get("server") is not None and there.get("client") is not None:
+        told.append(
+            f"of {there['client']:.2f} requests in flight by our stamps {there['server']:.2f} were inside by its counters"
+        )
+    return "; ".join(told)
+
+
 def use_line(server: dict[str, Any]) -> str:
     """How the server was used, as one sentence without its full stop; "" where nothing tells."""
     seen = server.get("watched") or {}

@@ -10,7 +10,7 @@ import pytest
 from loadgen.analysis.summary import summarise
 from loadgen.environment.nvml import Nvml
 from loadgen.lab.watch_process import gpu_metrics, metrics_of, process_use
-from loadgen.report.words import use_line
+from loadgen.report.words import time_line, use_line
 from tests.support.runs import MS, S, build, phase, row, statistics, window
 
 PAGE = """# HELP nv_inference_pending_request_count Instantaneous number of pending requests
@@ -231,6 +231,11 @@ def test_busy_split_and_littles_law(tmp_path):
     }
     # Little: 1000 requests of 20 ms in 10 s by our stamps, of 19 ms by its counters
     assert server["in_flight"] == {"server": 1.9, "client": 2.0}
+    assert time_line(server) == (
+        "a request's time: queue 4 ms, input 1.5 ms, inference 12 ms, output 1.5 ms, front end 0 ns; "
+        "of 2.00 requests in flight by our stamps 1.90 were inside by its counters"
+    )
+    assert time_line({}) == ""
 
 
 def test_answers_of_a_cache_have_no_part_in_compute_and_do_not_hide_the_front_end(tmp_path):
