@@ -17,7 +17,7 @@ from loadgen.analysis.goodput import bounds_of
 from loadgen.analysis.rates import Window, per_s, window
 from loadgen.analysis.server import counted, server_figures
 from loadgen.analysis.slo import Measured, judge
-from loadgen.analysis.stalls import stall_doubts, stalls
+from loadgen.analysis.stalls import listed, stall_doubts, stalls
 from loadgen.analysis.streaming import streaming
 from loadgen.analysis.told import completed
 from loadgen.analysis.watched import watched
@@ -88,7 +88,7 @@ def summarise(
         "client": client_figures(info, total),
         "first_request_ns": info.get("first_request_ns", {}),
         "cold_start": info.get("cold_start"),
-        **({"stalls": silent} if silent else {}),
+        **({"stalls": listed(silent)} if silent else {}),
         **({"network": info["network"]} if info.get("network") else {}),
     }
 
