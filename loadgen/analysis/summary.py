@@ -87,6 +87,7 @@ def summarise(
         "slo": judge(wanted, seen, names),
         "client": client_figures(info, total),
         "first_request_ns": info.get("first_request_ns", {}),
+        **({"first_each_ns": each} if (each := info.get("first_each_ns")) else {}),
         "cold_start": info.get("cold_start"),
         **({"stalls": listed(silent)} if silent else {}),
         **({"network": info["network"]} if info.get("network") else {}),

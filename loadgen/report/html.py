@@ -68,6 +68,7 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         observed=words.observed,
         client_line=words.client_line,
         use_line=words.use_line(summary["server"]),
+        first_line=words.first_line(summary),
         time_line=words.time_line(summary["server"]),
         stream_line=words.stream_line,
         goodput_line=words.goodput_line,

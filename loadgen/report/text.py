@@ -19,6 +19,7 @@ from loadgen.report.words import (
     client_line,
     duration,
     figure,
+    first_line,
     goodput_line,
     network_line,
     observed,
@@ -261,7 +262,7 @@ def _server(server: dict[str, Any], console: Console) -> None:
 
 
 def _client(summary: dict[str, Any], console: Console) -> None:
-    client, first = summary["client"], summary["first_request_ns"]
+    client = summary["client"]
     console.print()
     console.print(Text("client  " + client_line(client)))
     if network := summary.get("network"):
@@ -272,8 +273,7 @@ def _client(summary: dict[str, Any], console: Console) -> None:
         loads = [f"{model} loaded in {duration(ns)}" for model, ns in cold["load_ns"].items()]
         parts = [f"server live {duration(cold['live_ns'])} after its start", *loads]
         console.print(Text(f"cold start  {', '.join(parts)}"))
-    if first:
-        told = ", ".join(f"{kind} {duration(ns)}" for kind, ns in first.items())
+    if told := first_line(summary):
         console.print(Text(f"first request of each kind (in no figure above): {told}"))
 
 

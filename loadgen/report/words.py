@@ -59,6 +59,20 @@ def client_line(client: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def first_line(summary: dict[str, Any]) -> str:
+    """What the first request of each kind took, and on each instance; "" where none was sent."""
+    each = summary.get("first_each_ns", {})
+    return ", ".join(
+        f"{kind} {duration(ns)}"
+        + (
+            f" (at once on {len(each[kind])} instances: {', '.join(map(duration, each[kind]))})"
+            if kind in each
+            else ""
+        )
+        for kind, ns in summary["first_request_ns"].items()
+    )
+
+
 def time_line(server: dict[str, Any]) -> str:
     """Where a request's time at the server went, as one sentence without its full stop; "" where nothing tells."""
     split, there = server.get("split_ns") or {}, server.get("in_flight") or {}
