@@ -28,6 +28,13 @@ class Gpu:
     energy_j: float | None
 
 
+class _Memory(ctypes.Structure):
+    _fields_ = (
+        ("version", ctypes.c_uint),
+        *((name, ctypes.c_ulonglong) for name in ("total", "reserved", "free", "used")),
+    )
+
+
 class Nvml:
     """The open library.  Raises OSError where there is none, or no GPU that it can tell of."""
 
@@ -50,9 +57,7 @@ class Nvml:
 
     def _gpu(self, handle: ctypes.c_void_p) -> Gpu:
         used = self._told("nvmlDeviceGetUtilizationRates", handle, (ctypes.c_uint * 2)())  # GPU, memory; in %
-        memory = self._told(
-            "nvmlDeviceGetMemoryInfo", handle, (ctypes.c_ulonglong * 3)()
-        )  # total, free, used
+        memory = self._memory(handle)
         power = self._told("nvmlDeviceGetPowerUsage", handle, ctypes.c_uint())  # mW
         energy = self._told("nvmlDeviceGetTotalEnergyConsumption", handle, ctypes.c_ulonglong())  # mJ
         name = ctypes.create_string_buffer(96)
@@ -60,11 +65,20 @@ class Nvml:
         return Gpu(
             uuid=name.value.decode(errors="replace"),
             utilisation=None if used is None else used[0] / 100,
-            memory_bytes=None if memory is None else int(memory[2]),
+            memory_bytes=memory,
             power_w=None if power is None else power.value / 1e3,
             energy_j=None if energy is None else energy.value / 1e3,
         )
 
+    def _memory(self, handle: ctypes.c_void_p) -> int | None:
+        """In use; what the driver keeps for itself is apart, as nvidia-smi has it, where the driver tells it apart."""
+        newer = _Memory(version=ctypes.sizeof(_Memory) | 2 << 24)
+        if self._told("nvmlDeviceGetMemoryInfo_v2", handle, newer) is not None:
+            return int(newer.used)
+        older = self._told("nvmlDeviceGetMemoryInfo", handle, (ctypes.c_ulonglong * 3)())  # total, free, used
+        return None if older is None else int(older[2])
+
     def _told(self, question: str, handle: ctypes.c_void_p, answer: Any) -> Any:
-        """The answer, filled in; None where this GPU has none."""
-        return None if getattr(self._nvml, question)(handle, ctypes.byref(answer)) else answer
+        """The answer, filled in; None where this GPU has none, or this driver does not know the question."""
+        function = getattr(self._nvml, question, None)
+        return None if function is None or function(handle, ctypes.byref(answer)) else answer

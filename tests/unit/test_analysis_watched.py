@@ -178,6 +178,11 @@ class FakeNvml:
         answer._obj[0], answer._obj[1] = 40, 7
         return 0
 
+    def nvmlDeviceGetMemoryInfo_v2(self, handle, answer):  # noqa: N802 - the library's
+        assert answer._obj.version == 0x2000028
+        answer._obj.total, answer._obj.reserved, answer._obj.free, answer._obj.used = 100, 10, 65, 25
+        return 3 * (handle.value == 2)  # an older one
+
     def nvmlDeviceGetMemoryInfo(self, handle, answer):  # noqa: N802 - the library\'s
         answer._obj[0], answer._obj[1], answer._obj[2] = 100, 70, 30
         return 0
@@ -197,7 +202,7 @@ class FakeNvml:
 
 def test_nvml_tells_the_same_under_the_servers_names():
     assert gpu_metrics(Nvml(FakeNvml()).read()) == {
-        'nv_gpu_utilization{gpu_uuid="GPU-1"}': 0.4, 'nv_gpu_memory_used_bytes{gpu_uuid="GPU-1"}': 30,
+        'nv_gpu_utilization{gpu_uuid="GPU-1"}': 0.4, 'nv_gpu_memory_used_bytes{gpu_uuid="GPU-1"}': 25,
         'nv_gpu_power_usage{gpu_uuid="GPU-1"}': 123.4, 'nv_energy_consumption{gpu_uuid="GPU-1"}': 5e6,
         'nv_gpu_utilization{gpu_uuid="GPU-2"}': 0.4, 'nv_gpu_memory_used_bytes{gpu_uuid="GPU-2"}': 30,
         'nv_gpu_power_usage{gpu_uuid="GPU-2"}': 123.4,
