@@ -7,6 +7,7 @@ the same four figures.  It must not know what runs on a GPU: the figures are of 
 from __future__ import annotations
 
 import ctypes
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,3 +83,10 @@ class Nvml:
         """The answer, filled in; None where this GPU has none, or this driver does not know the question."""
         function = getattr(self._nvml, question, None)
         return None if function is None or function(handle, ctypes.byref(answer)) else answer
+
+
+def open_nvml() -> Nvml | None:
+    """None on a machine without a GPU, or whose driver cannot be asked."""
+    with suppress(OSError, AttributeError):
+        return Nvml()
+    return None

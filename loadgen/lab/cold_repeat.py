@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from loadgen.connect.options import ConnectOptions
+    from loadgen.environment.nvml import Nvml
     from loadgen.lab.cold_shapes import Shape
     from loadgen.records import Request
     from loadgen.triton.control import Control
@@ -58,6 +59,7 @@ class Site:
     unload_ns: int
     pid: int | None = None
     began_ns: int | None = None  # of the server's process, when it was started for this repeat
+    nvml: Nvml | None = None  # of the server's machine, when that is this one
     tick: Callable[[str], None] = field(default=lambda _: None)
 
 
@@ -157,8 +159,12 @@ async def _ask_all(site: Site, row: dict[str, Any]) -> None:
 
 
 def _remember(site: Site, row: dict[str, Any], at: str) -> None:
+    """Of the server's processes, and of the GPUs of its machine, whoever uses them."""
     if site.pid is not None and (size := tree_memory(site.pid)) is not None:
         row["memory_bytes"][at] = size
+    used = [gpu.memory_bytes for gpu in site.nvml.read()] if site.nvml is not None else []
+    if told := [size for size in used if size is not None]:
+        row["memory_bytes"][f"gpu_{at}"] = sum(told)
 
 
 async def _config(control: Control, model: str) -> Mapping[str, Any] | None:

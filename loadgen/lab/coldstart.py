@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadgen import schedule
 from loadgen.connect.options import ConnectOptions
+from loadgen.environment.nvml import open_nvml
 from loadgen.lab import page_cache
 from loadgen.lab.cold_repeat import Condition, NotColdError, Site, cold_repeat, first_requests
 from loadgen.lab.cold_shapes import (
@@ -118,6 +119,8 @@ class _Lab:
         self.facts: ModelFacts | None = None
         self.shapes: list[Shape] = []
         self.conditions: list[Condition] = []
+        self.local = order.target is None or order.target.is_local
+        self.nvml = open_nvml() if self.local else None
         self.cold: dict[str, Any] = {
             "format": FORMAT, "started_at": _now(), "ended_at": None, "status": "running", "command": order.command,
             "profile": {"name": order.profile.name, "text": order.profile.text, "sha256": order.profile.sha256},
@@ -215,8 +218,7 @@ class _Lab:
 
     def _how_to_drop(self) -> str | None:
         order = self.order
-        local = order.target is None or order.target.host in ("127.0.0.1", "::1", "localhost")
-        if order.drop_machine and local and page_cache.may_drop_all():
+        if order.drop_machine and self.local and page_cache.may_drop_all():
             return "drop_caches: the whole machine's"
         if order.target is None:
             return (
@@ -325,6 +327,7 @@ class _Lab:
                     unload_ns=order.unload_ns,
                     pid=pid,
                     began_ns=began_ns,
+                    nvml=self.nvml,
                     tick=order.tick,
                 )
             )

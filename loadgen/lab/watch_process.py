@@ -20,7 +20,7 @@ from typing import Any
 
 from loadgen.clock import MONOTONIC
 from loadgen.connect.options import ConnectOptions
-from loadgen.environment.nvml import Gpu, Nvml
+from loadgen.environment.nvml import Gpu, Nvml, open_nvml
 from loadgen.records import LoadgenError
 from loadgen.target import Target, parse_target
 from loadgen.triton.control import Control
@@ -29,7 +29,6 @@ from loadgen.triton.links import HttpLink
 _TIMEOUT_NS = 2 * 10**9
 _OF_GPU = ("nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_power_usage", "nv_energy_consumption")
 _METRICS = ("nv_inference_pending_request_count", "nv_inference_request_failure", *_OF_GPU)
-_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _LINE = re.compile(r"^(\w+)(?:\{(.*)\})?\s+(\S+)$", re.MULTILINE)
 
 
@@ -123,14 +122,6 @@ async def sample(
     return line
 
 
-def _own_gpus(order: WatchOrder) -> Nvml | None:
-    if order.pid is None and order.target.host not in _LOOPBACK:
-        return None
-    with suppress(OSError, AttributeError):  # no driver here, or one too old to ask
-        return Nvml()
-    return None
-
-
 async def _main(order: WatchOrder) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
@@ -140,7 +131,7 @@ async def _main(order: WatchOrder) -> None:
         base, _, last = page.base_path.rpartition("/")
         path = f"/{last or 'metrics'}"
         metrics = HttpLink(replace(page, base_path=base), ConnectOptions(), timeout_s=_TIMEOUT_NS / 1e9)
-    nvml = _own_gpus(order)
+    nvml = open_nvml() if order.pid is not None or order.target.is_local else None
     async with Control(order.target, options=order.options, timeout_ns=_TIMEOUT_NS) as control:
         with order.path.open("a", encoding="utf-8") as file:
             while not ended.is_set():
