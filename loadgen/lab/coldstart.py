@@ -121,6 +121,7 @@ class _Lab:
         self.conditions: list[Condition] = []
         self.local = order.target is None or order.target.is_local
         self.nvml = open_nvml() if self.local else None
+        self.changed = False  # a target's model, from the first unload on
         self.cold: dict[str, Any] = {
             "format": FORMAT, "started_at": _now(), "ended_at": None, "status": "running", "command": order.command,
             "profile": {"name": order.profile.name, "text": order.profile.text, "sha256": order.profile.sha256},
@@ -282,6 +283,7 @@ class _Lab:
         pid = running.server_pid if running else None
         if condition.cache == AS_FOUND:
             return _run(self._with_site(target, partial(first_requests, condition=condition), pid=pid))
+        self.changed = True
         self._make_cache(condition.cache)
         share = page_cache.cached_share(self._folders()) if running else None
         work = partial(cold_repeat, condition=condition, repeat=repeat, unload=True, again=False)
@@ -289,9 +291,11 @@ class _Lab:
 
     def restore(self) -> None:
         """A target's model as its repository has it: an overridden configuration would stay until an unload."""
-        if self.order.target is not None and self.cold["mode"] == "load" and self.cold["repeats"]:
-            with suppress(LoadgenError):
+        if self.order.target is not None and self.changed:
+            try:
                 _run(self._reload(self.order.target))
+            except LoadgenError as why:
+                self._note(f"{self.model!r} is not as it was found: {why}")
 
     async def _reload(self, target: Target) -> None:
         async with Control(target, options=self.order.options) as control:
