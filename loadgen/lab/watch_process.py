@@ -70,7 +70,8 @@ def gpu_metrics(gpus: list[Gpu]) -> dict[str, float]:
 def process_use(pid: int) -> tuple[int, int] | None:
     """CPU time in ns and resident memory in bytes of a process and its children; None where /proc has no word of it.
 
-    A child that ends takes its time along: what is summed can fall.
+    Resident pages that several share count in each: telling them apart would hold the server up.  A child that ends
+    takes its time along: what is summed can fall.
     """
     ticks, pages, waiting, seen = 0, 0, [pid], False
     while waiting:

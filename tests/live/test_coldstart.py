@@ -92,6 +92,29 @@ async def _config(target):
         return (await control.model_facts("cold")).config
 
 
+ONE_LENGTH = """
+name: one
+kinds: {k: {model: cold, length: 8, timeout: 300ms}}
+phases: [{name: load, closed: {users: 2, requests: 40}}]
+"""
+
+
+def test_a_plain_run_shows_the_cold_answer_of_each_instance_and_none_is_among_the_loads(
+    triton, target, tmp_path
+):
+    """Case 21: each of 2 instances sleeps 400 ms at its first answer, longer than the kind's timeout."""
+    triton.unload("cold")
+    triton.load("cold")
+    (tmp_path / "p.yaml").write_text(ONE_LENGTH)
+    answer = loadgen(
+        "run", tmp_path / "p.yaml", "--target", target.url, "--out", tmp_path / "run", "--json", "-q"
+    )
+    first = answer.json["first_each_ns"]["k"]
+    assert len(first) == 2
+    assert min(first) >= 400 * MS
+    assert answer.json["total"]["counts"]["ok"] == 40, answer
+
+
 def test_a_second_load_of_the_same_files_is_never_a_cold_start(triton, target):
     """Triton answers it with 200 at once; the model was ready before."""
     triton.load("cold")
