@@ -38,6 +38,11 @@ class Target:
     dialect: str = "kserve"
 
     @property
+    def is_local(self) -> bool:
+        """Whether its name says that it is this machine."""
+        return self.host in ("127.0.0.1", "::1", "localhost")
+
+    @property
     def url(self) -> str:
         """The normal form, which `parse_target` reads back to an equal Target."""
         scheme = self.protocol + ("s" if self.tls else "")

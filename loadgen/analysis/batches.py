@@ -4,7 +4,7 @@ Requests that share an execution are a batch.  Where it ended is read from what 
 that was queued when the batch began and is in a later one.  A rule is named only where it decided; a batch that
 took all that waited was closed by none.  In this order:
 
-* `unbatched`: the model has no dynamic batching, each request is executed alone.
+* `unbatched`: the model has no dynamic batching, each request is executed alone (or a sequence batcher chose).
 * `full`: max_batch_size is reached.
 * `client batch`: the next request's rows do not fit any more; a request is never split.
 * `shape mismatch`: the next request has another shape, and the input is not ragged: the queue is first in, first out,
@@ -16,6 +16,7 @@ took all that waited was closed by none.  In this order:
   instance are bound ahead of time and only the newest grows; a merge at the last moment takes whole batches only.
 * `all waiting`: an instance was free and took all there was.
 
+With several priorities a trace does not tell who was next: the oldest one left behind stands for it.
 Times are ns of one clock.  Pure; it must not know where stamps come from, nor what is made of the batches.
 """
 
@@ -28,6 +29,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.triton.facts import instance_count
 from loadgen.triton.trace import Timeline
 
 RULES = ("full", "preferred size", "delay expired", "shape mismatch", "client batch", "bound early", "stalled",
@@ -53,6 +55,7 @@ class Scheduling:
     instances: int = 1
     prefetch: bool = True
     ragged: frozenset[str] = frozenset()  # inputs whose shapes may differ within a batch
+    sequences: bool = False  # a sequence batcher, of whose rules nothing is known here
 
 
 def scheduling(config: Mapping[str, Any]) -> Scheduling:
@@ -68,17 +71,10 @@ def scheduling(config: Mapping[str, Any]) -> Scheduling:
         dynamic=batcher is not None and most > 0,
         preferred=tuple(sorted(n for n in map(int, told.get("preferred_batch_size") or ()) if n < most)),
         delay_ns=1000 * int(told.get("max_queue_delay_microseconds") or 0),
-        instances=max(1, instance_count(config)),
+        instances=instance_count(config) or 1,
         prefetch=not by_policy and not int(told.get("priority_levels") or 0),
+        sequences=config.get("sequence_batching") is not None,
         ragged=frozenset(t["name"] for t in config.get("input") or () if t.get("allow_ragged_batch")),
-    )
-
-
-def instance_count(config: Mapping[str, Any]) -> int:
-    """Of all groups; a group on GPUs has its count on each of them."""
-    return sum(
-        int(group.get("count") or 1) * max(1, len(group.get("gpus") or ()))
-        for group in config.get("instance_group") or ()
     )
 
 

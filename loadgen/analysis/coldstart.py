@@ -36,7 +36,9 @@ STAGES = {  # key of repeats[].stages_ns: its words, in the order of events
     "reload_to_ready": "reload, same process",  # where code and caches of the process are warm
     "reload_first_answer": "first answer after it",
 }
-MEMORY = {"before": "memory before the load", "loaded": "memory, model ready", "warm": "memory, all asked"}
+MEMORY = {"before": "memory before the load", "loaded": "memory, model ready", "warm": "memory, all asked",
+          "gpu_before": "GPU memory before the load", "gpu_loaded": "GPU memory, model ready",
+          "gpu_warm": "GPU memory, all asked"}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

@@ -114,6 +114,8 @@ def _all(seen: Figures, told: Figures) -> str:
 
 
 def _unbatched(seen: Figures, told: Figures) -> str:
+    if seen["sequences"]:
+        return f"{_part(told)} were made by the sequence batcher, whose rules are others: nothing is said of them"
     if seen["max_batch"] == 1:
         return f"{_part(told)} were single requests: max_batch_size is 0 or 1"
     return (
@@ -131,7 +133,7 @@ _BY_RULE: dict[str, Callable[[Figures, Figures], str]] = {
 def _beyond(seen: Figures) -> Iterator[str]:
     """What is no rule of one batch."""
     if stalls := seen["stalls"]:
-        longest = max(stalls, key=lambda s: s["idle_ns"])
+        n, longest = seen["stall_count"], max(stalls, key=lambda s: s["idle_ns"])
         cause = (
             "a queue policy or priorities switch prefetch off, and a batcher that misses an instance's signal sleeps until the next "
             "arrival or for 500 ms: take the policy out, or keep arrivals coming"
@@ -139,7 +141,7 @@ def _beyond(seen: Figures) -> Iterator[str]:
             else "no queue policy explains it: was the machine short of CPU?"
         )
         yield (
-            f"{'once' if len(stalls) == 1 else f'{len(stalls)} times'} requests waited while an instance was free, for up to {show_ns(longest['idle_ns'])} "
+            f"{'once' if n == 1 else f'{n:,} times'} requests waited while an instance was free, for up to {show_ns(longest['idle_ns'])} "
             f"(at {show_ns(longest['start_ns'])} of the run): {cause}"
         )
     padding = seen["padding"]

@@ -18,7 +18,7 @@ from loadgen.runread import Run
 from loadgen.triton.trace import Timeline
 from loadgen.triton.tracefile import read_timelines
 
-_MOST_STALLS = 20  # listed with their stamps
+_MOST_STALLS = 20  # listed with their stamps: the longest
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,12 @@ def story(
     """The figures of one model's batches; `never` requests were not executed, `unsaid` did not say their shapes."""
     cost = cost_of(batches)
     busy = sum(b.end_ns - b.start_ns for b in batches)
+    stalls = [
+        {"start_ns": b.start_ns - b.idle_ns, "end_ns": b.start_ns, "idle_ns": b.idle_ns, "rows": b.rows}
+        for b in batches
+        if b.idle_ns > config.delay_ns + STALL_NS
+    ]
+    longest = sorted(stalls, key=lambda one: -one["idle_ns"])[:_MOST_STALLS]
     figures: dict[str, Any] = {
         "model": model,
         "version": version,
@@ -79,12 +85,10 @@ def story(
         "rules": {rule: _of_rule([b for b in batches if b.rule == rule], len(batches), busy)
                   for rule in RULES if any(b.rule == rule for b in batches)},
         "padding": _padding(batches),
-        "stalls": [
-            {"start_ns": b.start_ns - b.idle_ns, "end_ns": b.start_ns, "idle_ns": b.idle_ns, "rows": b.rows}
-            for b in batches if b.idle_ns > config.delay_ns + STALL_NS
-        ][:_MOST_STALLS],
+        "stall_count": len(stalls), "stalls": sorted(longest, key=lambda one: one["start_ns"]),
         "max_batch": config.max_batch, "preferred": list(config.preferred), "delay_ns": config.delay_ns,
         "instances": config.instances, "prefetch": config.prefetch,
+        "sequences": config.sequences,
     }  # fmt: skip
     return figures | {"advice": counsel(figures)}
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from loadgen.analysis.frame import Frame
 from loadgen.runread import Run
+from loadgen.triton.facts import instance_count
 from loadgen.triton.statistics import ServerWindow, merge, window
 
 SLACK, SLACK_SHARE = 2, 0.01  # of the counts: answers that were on their way between two readings
@@ -81,10 +82,7 @@ def _occupancy(told: Mapping[str, Any], rows: Frame) -> tuple[int | None, float 
 def _instances(server: Any, model: str) -> int | None:
     """How many instances a model's configuration has, over all its devices; None where it does not tell."""
     told = server.get("models", {}).get(model) if isinstance(server, Mapping) else None
-    groups = ((told or {}).get("config") or {}).get("instance_group")
-    if not groups:
-        return None
-    return sum(int(g.get("count") or 1) * max(1, len(g.get("gpus") or ())) for g in groups)
+    return instance_count((told or {}).get("config"))
 
 
 def _counts(stats: Mapping[str, Any]) -> bool:
@@ -158,14 +156,16 @@ def _figures(found: list[ServerWindow]) -> dict[str, Any]:
 def _split(total: ServerWindow) -> dict[str, int | None]:
     """Where a request's time at the server went, means: each request of a batch is charged the whole batch.
 
-    `frontend` is what is in none of the parts: receiving, answering, hand-overs.
+    `frontend` is what is in none of the parts: receiving, answering, hand-overs, looking into a cache.  It is of all
+    requests, those that a cache answered among them, which have no part in compute.
     """
-    whole, parts = total.success.mean_ns, {"queue": total.queue, **total.parts}
+    parts = {"queue": total.queue, **total.parts}
     told = {
         name: parts[name].mean_ns if name in parts else None for name in ("queue", "input", "infer", "output")
     }
-    known = [value for value in told.values() if value is not None]
-    rest = max(0.0, whole - sum(known)) if whole is not None and len(known) == len(told) else None
+    unknown = None in told.values() or not total.success.count
+    in_parts = sum(tally.ns for tally in parts.values())
+    rest = None if unknown else max(0, total.success.ns - in_parts) / total.success.count
     return {name: _rounded(value) for name, value in {**told, "frontend": rest}.items()}
 
 

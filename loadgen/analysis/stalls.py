@@ -20,7 +20,7 @@ from loadgen.records import Doubt
 from loadgen.units import show_ns
 
 LEAST_NS, USUAL = 250_000_000, 2
-_MOST = 100  # stretches listed
+_LISTED = 100
 
 
 def stalls(name: str, rows: Frame, counted: Sequence[Counted]) -> list[dict[str, Any]]:
@@ -38,7 +38,7 @@ def stalls(name: str, rows: Frame, counted: Sequence[Counted]) -> list[dict[str,
     longest = _longest_usual(ok, counted)
     return [
         {"phase": name, "start_ns": start, "end_ns": end, "in_flight": n}
-        for start, end, n in silences(sent, done, LEAST_NS + USUAL * longest)[:_MOST]
+        for start, end, n in silences(sent, done, LEAST_NS + USUAL * longest)
     ]
 
 
@@ -74,6 +74,12 @@ def _longest_usual(ok: Frame, counted: Sequence[Counted]) -> int:
     return max(executions) if executions else max(usual)
 
 
+def listed(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The longest of them, in order."""
+    longest = sorted(found, key=lambda one: one["start_ns"] - one["end_ns"])[:_LISTED]
+    return sorted(longest, key=lambda one: int(one["start_ns"]))
+
+
 def stall_doubts(found: Sequence[Mapping[str, Any]]) -> list[Doubt]:
     """One for all of them."""
     if not found:
@@ -87,7 +93,7 @@ def stall_doubts(found: Sequence[Mapping[str, Any]]) -> list[Doubt]:
         f"{longest['start_ns'] / 1e9:.3f} s of the run on"
     )
     hint = (
-        "the server sat idle or was frozen: a Triton with a queue policy or priorities can sleep for 500 ms; "
+        "the server sat idle or was frozen, or one execution took that long: a Triton with a queue policy or priorities can sleep for 500 ms; "
         "`loadgen run --trace-server` and `loadgen explain` tell which"
     )
     return [Doubt("idle_while_pending", text, hint)]

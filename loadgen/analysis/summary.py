@@ -17,7 +17,7 @@ from loadgen.analysis.goodput import bounds_of
 from loadgen.analysis.rates import Window, per_s, window
 from loadgen.analysis.server import counted, server_figures
 from loadgen.analysis.slo import Measured, judge
-from loadgen.analysis.stalls import stall_doubts, stalls
+from loadgen.analysis.stalls import listed, stall_doubts, stalls
 from loadgen.analysis.streaming import streaming
 from loadgen.analysis.told import completed
 from loadgen.analysis.watched import watched
@@ -61,7 +61,7 @@ def summarise(
         for figures_of, part, span in zip(phases, parts, spans, strict=True):
             figures_of["streaming"] = streaming(part, span.share, span.span_ns, kinds, bounds)
         total["streaming"] = streaming(kept, share, total["span_ns"], kinds, bounds)
-    server = server_figures(run, frame) | {"watched": watched(run)}
+    server = server_figures(run, frame) | {"watched": watched(run, frame)}
     told = counted(run, frame)
     silent = [
         one
@@ -87,8 +87,9 @@ def summarise(
         "slo": judge(wanted, seen, names),
         "client": client_figures(info, total),
         "first_request_ns": info.get("first_request_ns", {}),
+        **({"first_each_ns": each} if (each := info.get("first_each_ns")) else {}),
         "cold_start": info.get("cold_start"),
-        **({"stalls": silent} if silent else {}),
+        **({"stalls": listed(silent)} if silent else {}),
         **({"network": info["network"]} if info.get("network") else {}),
     }
 

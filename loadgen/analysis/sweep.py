@@ -73,6 +73,9 @@ def read_sweep(path: Path) -> dict[str, Any]:
     done = [block for block in blocks if finished(path, block)]
     bounds = [parse_objective(text) for text in sweep.objectives]
     figures = _figures(path, sweep, done)
+    for i, one in enumerate(sweep.candidates):
+        if one.name in journal.get("failed", {}):
+            figures.score[i] = np.nan  # it was left out, and cannot win by the blocks before
     outcome = contest(
         [figures.score, *figures.bounds], lambda shown: _score(sweep.contest, bounds, shown), sweep.seed
     )

@@ -1,31 +1,35 @@
 """What the watch saw of the server along the measured phases: use, pending requests, resets between two looks.
 
-Reads watch.jsonl, a line a look (lab.watch_process).  Between two looks the counters' differences are small windows
-of their own; one that went back was a reload.  This module must not know who looked.
+Reads watch.jsonl, a line a look (lab.watch_process).  What counts on is added up over pairs of looks within one
+phase, so nothing that lies between two phases is in it; what a counter lost to a reload is not taken for a negative
+count.  The edges, from a phase's begin to its first look and from its last to its end, are not seen.  This module must
+not know who looked.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
+from loadgen.analysis.frame import Frame
 from loadgen.runread import Run
 from loadgen.triton.statistics import merge, window
 
 _PENDING, _FAILED = "nv_inference_pending_request_count", "nv_inference_request_failure"
-_GPU = {
-    "nv_gpu_utilization": "utilisation",
-    "nv_gpu_memory_used_bytes": "memory_bytes",
-    "nv_gpu_power_usage": "power_w",
-}
+_USED, _MEMORY, _POWER = "nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_power_usage"
 _ENERGY = "nv_energy_consumption"
 MOST_POINTS = 1000
 
+Row = dict[str, Any]
+Pair = tuple[Row, Row]
 
-def watched(run: Run) -> dict[str, Any] | None:
+
+def watched(run: Run, frame: Frame) -> dict[str, Any] | None:
     """Figures of the measured phases; None where nobody watched.  Each is None where it was not told.
 
     `cpu_cores` is the server process's own use (its children counted), `memory_bytes` the most it had, `pending`
-    requests waiting before an execution, `rejected` failures by the server's reason, `gpu` means over the looks,
+    requests waiting before an execution, `rejected` failures by the server's reason, `gpu` as in `_gpu`,
     `timeline` a point a window between looks: its end in ns of the run, successes/s, mean batch, pending.
     """
     spans = [(p["start_ns"], p.get("end_ns") or p.get("load_end_ns")) for p in run.info.get("phases", [])
@@ -33,49 +37,69 @@ def watched(run: Run) -> dict[str, Any] | None:
     rows = run.watch
     if not rows or not spans:
         return None
-    inside = [
-        row for row in rows if any(a <= row["t_ns"] and (b is None or row["t_ns"] <= b) for a, b in spans)
-    ]
-    metrics = [row["metrics"] for row in inside if row.get("metrics")]
-    pending = [
-        sum(_of(page, _PENDING)) for page in metrics if any(_of(page, _PENDING)) or _has(page, _PENDING)
-    ]
-    used = [(row["t_ns"], row["cpu_ns"]) for row in inside if "cpu_ns" in row]
-    told, resets = _timeline(inside)
+    phases = [[row for row in rows if a <= row["t_ns"] and (b is None or row["t_ns"] <= b)] for a, b in spans]
+    inside = [row for looks in phases for row in looks]
+    pairs = [pair for looks in phases for pair in pairwise(looks)]
+    pages = [row["metrics"] for row in inside if row.get("metrics")]
+    pending = [sum(_of(page, _PENDING)) for page in pages if _has(page, _PENDING)]
+    told, resets = _timeline(phases)
     return {
         "looks": len(inside),
         "failed_looks": sum("why" in row for row in inside),
         "resets": resets,
-        "cpu_cores": round((used[-1][1] - used[0][1]) / (used[-1][0] - used[0][0]), 3)
-        if len(used) > 1
-        else None,
+        "cpu_cores": _cores(pairs),
         "memory_bytes": max((row["memory_bytes"] for row in inside if "memory_bytes" in row), default=None),
         "pending": {"mean": round(sum(pending) / len(pending), 2), "max": max(pending)} if pending else None,
-        "rejected": _failures(metrics),
-        "gpu": _gpu(metrics),
+        "rejected": _failures(phases),
+        "gpu": _gpu(pages, phases, frame),
         "timeline": told[:: -(-len(told) // MOST_POINTS) or 1],
     }
 
 
-def _timeline(rows: list[dict[str, Any]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    points, resets = [], []
-    for before, after in pairwise(row for row in rows if row["stats"]):
-        old = {(one["model"], one["version"]): one for one in before["stats"]}
-        windows = []
-        for one in after["stats"]:
-            earlier = old.get((one["model"], one["version"]))
-            found = window(earlier and earlier["stats"], one["stats"])
-            if found.went_back or earlier is None:
-                resets.append({"model": one["model"], "t_ns": one["t_ns"]})
-            else:
-                windows.append(found)
-        total, span = merge(windows), after["t_ns"] - before["t_ns"]
-        page = after.get("metrics") or {}
-        points.append({"t_ns": after["t_ns"], "ok_per_s": round(total.success.count * 1e9 / span, 2),
-                       "mean_batch": total.mean_batch and round(total.mean_batch, 3),
-                       "queue_ns": total.queue_ns_mean and round(total.queue_ns_mean),
-                       "pending": sum(_of(page, _PENDING)) if _has(page, _PENDING) else None})  # fmt: skip
+def _cores(pairs: list[Pair]) -> float | None:
+    """CPU time over time.  A pair in which it fell is left out: a child ended, and took its time along."""
+    used = [
+        (b["cpu_ns"] - a["cpu_ns"], b["t_ns"] - a["t_ns"])
+        for a, b in pairs
+        if "cpu_ns" in a and "cpu_ns" in b and b["cpu_ns"] >= a["cpu_ns"]
+    ]
+    span = sum(ns for _, ns in used)
+    return round(sum(ns for ns, _ in used) / span, 3) if span else None
+
+
+def _timeline(phases: list[list[Row]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Each model is held against its own last look: one that could not be read once was not loaded anew."""
+    points: list[dict[str, Any]] = []
+    resets: list[dict[str, Any]] = []
+    seen: dict[tuple[str, str], Row] = {}
+    for looks in phases:
+        begun: set[tuple[str, str]] = set()  # in this phase
+        for row in looks:
+            windows, missing = [], False
+            for one in row["stats"]:
+                key = one["model"], one["version"]
+                earlier = seen.get(key)
+                found = window(earlier and earlier["stats"], one["stats"])
+                if found.went_back or (earlier is None and any(model == key[0] for model, _ in seen)):
+                    resets.append({"model": one["model"], "t_ns": one["t_ns"]})
+                    missing = True
+                elif earlier is not None and key in begun:
+                    windows.append((one["t_ns"] - earlier["t_ns"], found))
+                seen[key] = one
+                begun.add(key)
+            if windows or missing:
+                points.append(_point(row, [] if missing else windows))
     return points, resets
+
+
+def _point(row: Row, windows: list[tuple[int, Any]]) -> dict[str, Any]:
+    """Of a look; rates are None where a model was loaded anew since the last one."""
+    total, page = merge(found for _, found in windows), row.get("metrics") or {}
+    rates = [found.success.count * 1e9 / span for span, found in windows if span > 0]
+    return {"t_ns": row["t_ns"], "ok_per_s": round(sum(rates), 2) if rates else None,
+            "mean_batch": total.mean_batch and round(total.mean_batch, 3),
+            "queue_ns": total.queue_ns_mean and round(total.queue_ns_mean),
+            "pending": sum(_of(page, _PENDING)) if _has(page, _PENDING) else None}  # fmt: skip
 
 
 def _of(page: Mapping[str, float], name: str) -> Iterator[float]:
@@ -86,25 +110,47 @@ def _has(page: Mapping[str, float], name: str) -> bool:
     return any(key.partition("{")[0] == name for key in page)
 
 
-def _failures(pages: list[dict[str, float]]) -> dict[str, int] | None:
-    """Since the first look, by the reason in the label; None where the server tells none."""
-    if len(pages) < 2 or not _has(pages[-1], _FAILED):  # noqa: PLR2004 - a difference
+def _pages(phases: list[list[Row]], has: Callable[[Row], bool]) -> Iterator[Pair]:
+    """Pairs of successive looks with a metrics page that tells, within a phase."""
+    for looks in phases:
+        yield from pairwise(row for row in looks if has(row.get("metrics") or {}))
+
+
+def _failures(phases: list[list[Row]]) -> dict[str, int] | None:
+    """By the reason in the label; None where the server tells none.  A counter that fell began anew at 0."""
+    pairs = list(_pages(phases, lambda page: _has(page, _FAILED)))
+    if not pairs:
         return None
     found: dict[str, int] = {}
-    for key, value in pages[-1].items():
-        if key.startswith(_FAILED):
-            reason = key.partition('reason="')[2].partition('"')[0] or "unknown"
-            found[reason] = found.get(reason, 0) + round(value - pages[0].get(key, 0.0))
+    for before, after in pairs:
+        for key, value in after["metrics"].items():
+            if key.partition("{")[0] == _FAILED:
+                reason = key.partition('reason="')[2].partition('"')[0] or "unknown"
+                old = before["metrics"].get(key, 0.0)
+                found[reason] = found.get(reason, 0) + round(value - old if value >= old else value)
     return {reason: n for reason, n in found.items() if n}
 
 
-def _gpu(pages: list[dict[str, float]]) -> dict[str, float] | None:
-    """Means over the looks, summed over the GPUs; energy between the first and the last."""
-    found = {}
-    for name, key in _GPU.items():
-        values = [sum(_of(page, name)) for page in pages if _has(page, name)]
+def _gpu(pages: list[Mapping[str, float]], phases: list[list[Row]], frame: Frame) -> dict[str, Any] | None:
+    """Of all GPUs that are told of, whoever uses them: `utilisation` their mean, memory and power their sums, means
+    over the looks; `energy_j` between looks, `energy_j_per_request` over the successes that ended there.
+    """
+    found: dict[str, Any] = {}
+    for name, key in ((_USED, "utilisation"), (_MEMORY, "memory_bytes"), (_POWER, "power_w")):
+        values = [list(_of(page, name)) for page in pages if _has(page, name)]
         if values:
-            found[key] = round(sum(values) / len(values), 3)
-    if found and _has(pages[0], _ENERGY):
-        found["energy_j"] = round(sum(_of(pages[-1], _ENERGY)) - sum(_of(pages[0], _ENERGY)), 3)
+            each = [sum(one) / len(one) if name == _USED else sum(one) for one in values]
+            found[key] = round(sum(each) / len(each), 3)
+    joules, done = 0.0, 0
+    ends = np.sort(frame.done_ns[frame.ok])
+    for before, after in _pages(phases, lambda page: _has(page, _ENERGY)):
+        old = {key: value for key, value in before["metrics"].items() if key.partition("{")[0] == _ENERGY}
+        rises = [after["metrics"][key] - value for key, value in old.items() if key in after["metrics"]]
+        if len(rises) < len(old) or min(rises) < 0:
+            continue  # a GPU went out of sight, or its driver was loaded anew
+        joules += sum(rises)
+        done += int(np.diff(np.searchsorted(ends, (before["t_ns"], after["t_ns"]), side="right"))[0])
+        found["energy_j"] = round(joules, 3)
+    if done:
+        found["energy_j_per_request"] = round(joules / done, 6)
     return found or None

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -89,7 +90,7 @@ def run(
     numpy_without_threads()
     from loadgen.connect.options import ConnectOptions, parse_headers
     from loadgen.lab.run import Order, measure, redact
-    from loadgen.lab.watch import Beside
+    from loadgen.lab.watch import known_beside
     from loadgen.traffic.profile import load_profile
 
     read = load_profile(profile)
@@ -102,10 +103,11 @@ def run(
         wait_ns = parse_duration(wait)
     except UnitError as why:
         raise LoadgenError(f"--wait: {why}") from None
+    at = parse_target(where)
     with Progress(quiet=quiet) as progress:
         order = Order(
             profile=read,
-            target=parse_target(where),
+            target=at,
             seed=read.seed if seed is None else seed,
             out=out,
             command=redact(sys.argv, header or []),
@@ -113,7 +115,9 @@ def run(
             say=progress.say,
             tick=progress.tick,
             plan_file=plan,
-            beside=None if metrics is None else Beside(parse_target(metrics).url),
+            beside=None
+            if metrics is None
+            else replace(known_beside(at), metrics_url=parse_target(metrics).url),
             workers=workers,
             realtime=realtime,
             cores=parse_cores(pin),

@@ -7,13 +7,13 @@ The figures of a row are only noted here; what they mean is the analysis' busine
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from loadgen.analysis.coldstart import load_fault
 from loadgen.clock import MONOTONIC
+from loadgen.lab.ask import Answer, Asker
 from loadgen.lab.cold_shapes import warmup_rows
 from loadgen.lab.target import make_transport
 from loadgen.records import LoadgenError, Outcome
@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from loadgen.connect.options import ConnectOptions
+    from loadgen.environment.nvml import Nvml
     from loadgen.lab.cold_shapes import Shape
-    from loadgen.records import Request, Streamed
-    from loadgen.seams import Transport
+    from loadgen.records import Request
     from loadgen.triton.control import Control
-
-_STAGGER_S = 0.005  # between the first requests of several in flight, so that no batch takes them all
 
 
 class NotColdError(LoadgenError):
@@ -61,6 +59,7 @@ class Site:
     unload_ns: int
     pid: int | None = None
     began_ns: int | None = None  # of the server's process, when it was started for this repeat
+    nvml: Nvml | None = None  # of the server's machine, when that is this one
     tick: Callable[[str], None] = field(default=lambda _: None)
 
 
@@ -160,8 +159,12 @@ async def _ask_all(site: Site, row: dict[str, Any]) -> None:
 
 
 def _remember(site: Site, row: dict[str, Any], at: str) -> None:
+    """Of the server's processes, and of the GPUs of its machine, whoever uses them."""
     if site.pid is not None and (size := tree_memory(site.pid)) is not None:
         row["memory_bytes"][at] = size
+    used = [gpu.memory_bytes for gpu in site.nvml.read()] if site.nvml is not None else []
+    if told := [size for size in used if size is not None]:
+        row["memory_bytes"][f"gpu_{at}"] = sum(told)
 
 
 async def _config(control: Control, model: str) -> Mapping[str, Any] | None:
@@ -176,75 +179,13 @@ async def _counted(control: Control, model: str) -> int | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What came of one request; absolute stamps."""
-
-    sent_ns: int
-    done_ns: int
-    outcome: Outcome
-    detail: str | None
-
-    @property
-    def latency_ns(self) -> int:
-        """From sent to done, also of one that was given up."""
-        return self.done_ns - self.sent_ns
-
-
 async def ask(site: Site, requests: Sequence[Request], *, in_flight: int) -> list[Answer]:
     """The answers in the order of sending, so many in flight; each is given up after the site's timeout."""
     transport = make_transport(site.control.target, options=site.options)
-    asker = _Asker()
+    asker = Asker()
     try:
         await transport.open(asker, in_flight)
-        return await asker.ask(transport, requests, in_flight, site.timeout_ns / 1e9)
+        prepared = [transport.prepare(request) for request in requests]
+        return await asker.ask(transport, prepared, in_flight=in_flight, timeout_s=site.timeout_ns / 1e9)
     finally:
         await transport.close()
-
-
-class _Asker:
-    """A receiver for a few requests at a time, outside any load."""
-
-    def __init__(self) -> None:
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
-
-    async def ask(
-        self, transport: Transport[Any], requests: Sequence[Request], in_flight: int, timeout_s: float
-    ) -> list[Answer]:
-        loop, tokens, answers = asyncio.get_running_loop(), itertools.count(), {}
-
-        async def one_user(number: int) -> None:
-            await asyncio.sleep(number * _STAGGER_S)
-            while (token := next(tokens)) < len(requests):
-                future: asyncio.Future[Answer] = loop.create_future()
-                self._waiting[token] = future
-                timer = loop.call_later(timeout_s, transport.cancel, token, Outcome.TIMEOUT)
-                transport.send(token, transport.prepare(requests[token]))
-                try:
-                    answers[token] = await future
-                finally:
-                    timer.cancel()
-
-        async with asyncio.TaskGroup() as group:
-            for number in range(min(in_flight, len(requests))):
-                group.create_task(one_user(number))
-        return [answers[token] for token in sorted(answers)]
-
-    def on_reply(  # noqa: PLR0913 - seams.Receiver
-        self,
-        token: int,
-        sent_ns: int,
-        first_ns: int,  # noqa: ARG002
-        done_ns: int,
-        outcome: Outcome,
-        status: int,  # noqa: ARG002
-        bytes_in: int,  # noqa: ARG002
-        detail: str | None,
-    ) -> None:
-        """See seams.Receiver."""
-        future = self._waiting.pop(token, None)
-        if future is not None and not future.done():
-            future.set_result(Answer(sent_ns or done_ns, done_ns, outcome, detail))
-
-    def on_streamed(self, token: int, sent_ns: int, outcome: Outcome, streamed: Streamed) -> None:
-        """See seams.Receiver; nothing here streams."""

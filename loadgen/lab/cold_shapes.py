@@ -99,12 +99,6 @@ def _traced(plan: Plan, kind: str) -> bool:
     return any(w.length is not None for w in demand(plan, [1] * len(plan.kinds)).wanted[place])
 
 
-def instances_of(facts: ModelFacts) -> int:
-    """Instances of all groups; 1 where the server does not tell."""
-    groups = (facts.config or {}).get("instance_group") or []
-    return sum(int(g.get("count") or 1) * max(1, len(g.get("gpus") or [])) for g in groups) or 1
-
-
 def warmup_rows(config: Mapping[str, Any] | None, instances: int) -> int:
     """The inferences that a configuration's warm-up adds to the counters of a freshly loaded model."""
     rows = (config or {}).get("model_warmup") or []

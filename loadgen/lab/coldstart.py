@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from loadgen import schedule
 from loadgen.connect.options import ConnectOptions
+from loadgen.environment.nvml import open_nvml
 from loadgen.lab import page_cache
 from loadgen.lab.cold_repeat import Condition, NotColdError, Site, cold_repeat, first_requests
 from loadgen.lab.cold_shapes import (
     Shape,
     cold_kinds,
-    instances_of,
     make_shapes,
     with_warmup,
     without_warmup,
@@ -35,6 +35,7 @@ from loadgen.records import LoadgenError, ModelFacts, NotMeasuredError
 from loadgen.target import Target, parse_target
 from loadgen.triton import named
 from loadgen.triton.control import Control
+from loadgen.triton.facts import instance_count
 from loadgen.triton.local import LocalTriton
 
 if TYPE_CHECKING:
@@ -118,6 +119,9 @@ class _Lab:
         self.facts: ModelFacts | None = None
         self.shapes: list[Shape] = []
         self.conditions: list[Condition] = []
+        self.local = order.target is None or order.target.is_local
+        self.nvml = open_nvml() if self.local else None
+        self.changed = False  # a target's model, from the first unload on
         self.cold: dict[str, Any] = {
             "format": FORMAT, "started_at": _now(), "ended_at": None, "status": "running", "command": order.command,
             "profile": {"name": order.profile.name, "text": order.profile.text, "sha256": order.profile.sha256},
@@ -140,7 +144,7 @@ class _Lab:
             order.say(f"reading {self.model} at {order.target.url}")
             _run(self._read(order.target))
         assert self.facts is not None  # noqa: S101 - just read
-        self.cold["instances"] = instances_of(self.facts)
+        self.cold["instances"] = instance_count(self.facts.config) or 1
         self.conditions = self._make_conditions()
         self.cold["conditions"] = [
             {"name": c.name, "cache": c.cache, "warmup": c.warmup, "told": c.told} for c in self.conditions
@@ -215,8 +219,7 @@ class _Lab:
 
     def _how_to_drop(self) -> str | None:
         order = self.order
-        local = order.target is None or order.target.host in ("127.0.0.1", "::1", "localhost")
-        if order.drop_machine and local and page_cache.may_drop_all():
+        if order.drop_machine and self.local and page_cache.may_drop_all():
             return "drop_caches: the whole machine's"
         if order.target is None:
             return (
@@ -280,6 +283,7 @@ class _Lab:
         pid = running.server_pid if running else None
         if condition.cache == AS_FOUND:
             return _run(self._with_site(target, partial(first_requests, condition=condition), pid=pid))
+        self.changed = True
         self._make_cache(condition.cache)
         share = page_cache.cached_share(self._folders()) if running else None
         work = partial(cold_repeat, condition=condition, repeat=repeat, unload=True, again=False)
@@ -287,9 +291,11 @@ class _Lab:
 
     def restore(self) -> None:
         """A target's model as its repository has it: an overridden configuration would stay until an unload."""
-        if self.order.target is not None and self.cold["mode"] == "load" and self.cold["repeats"]:
-            with suppress(LoadgenError):
+        if self.order.target is not None and self.changed:
+            try:
                 _run(self._reload(self.order.target))
+            except LoadgenError as why:
+                self._note(f"{self.model!r} is not as it was found: {why}")
 
     async def _reload(self, target: Target) -> None:
         async with Control(target, options=self.order.options) as control:
@@ -325,6 +331,7 @@ class _Lab:
                     unload_ns=order.unload_ns,
                     pid=pid,
                     began_ns=began_ns,
+                    nvml=self.nvml,
                     tick=order.tick,
                 )
             )

@@ -1,37 +1,53 @@
-"""One request of each kind, alone, before the load: does the server take it, and how long does it take cold?"""
+"""The first requests before the load: does the server take each kind, and how long does it take cold?
+
+One request of each kind, or as many at once as its model has instances: each of them may be cold, and the second
+one's first answer would otherwise be among the load's (or be a timeout there).
+"""
 
 from __future__ import annotations
 
-import asyncio
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from loadgen.lab.ask import STAGGER_S, Asker
 from loadgen.lab.kinds import make_kinds
 from loadgen.lab.shots import first_shots
 from loadgen.lab.target import shared_memory_of
 from loadgen.records import NotMeasuredError, Outcome
+from loadgen.triton.facts import instance_count
 from loadgen.wire.openai import may_refuse_usage, without_usage
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from loadgen.lab.run import Order
     from loadgen.lab.target import Models
-    from loadgen.records import Plan, Streamed
-    from loadgen.seams import Prepared, Transport
+    from loadgen.records import Plan
+    from loadgen.seams import Transport
+    from loadgen.traffic.profile import Kind
 
 _COLD_S = 120.0  # a first request may meet a cold model
 
 
-async def first_answers(
-    transport: Transport[Any], order: Order, plan: Plan, models: Models
-) -> tuple[dict[str, int], bool]:
-    """Nanoseconds from sent to done of each kind's first request, and whether streams may be asked for their
-    usage; closes the transport.
+@dataclass(slots=True)
+class First:
+    """Nanoseconds from sent to done, by kind: of the first request; of each that was sent at once with it, in the order
+    of sending, where there were several.  `include_usage`: whether streams may be asked for their usage.
+    """
+
+    ns: dict[str, int] = field(default_factory=dict)
+    each_ns: dict[str, list[int]] = field(default_factory=dict)
+    include_usage: bool = True
+
+
+async def first_answers(transport: Transport[Any], order: Order, plan: Plan, models: Models) -> First:
+    """Asks, kind after kind; closes the transport.
 
     Raises NotMeasuredError with the server's words when a kind is refused; FitError when it cannot fit.
     """
     profile = order.profile
     memory = shared_memory_of(profile, order.target, order.options)
-    probe = _Probe()
-    took, include_usage = {}, True
+    asker, found = Asker(), First()
     try:
         makers = make_kinds(profile, order.target, models, memory)
         for remark in (remark for maker in makers for remark in maker.remarks):
@@ -41,63 +57,46 @@ async def first_answers(
             await memory.open()
             if memory.removed:
                 order.say(f"removed {len(memory.removed)} shared memory regions that ended runs had left")
-        await transport.open(probe, 1)
-        for at, (name, shot) in enumerate(shots.items()):
-            kind = profile.kinds[name]
-            order.say(f"first request of kind {name}")
-            sent, done, outcome, status, detail = await probe.ask(transport, at, shot.prepared)
-            if outcome is not Outcome.OK and may_refuse_usage(status, shot.request):
+        at_once = {name: _at_once(profile.kinds[name], models) for name in shots}
+        await transport.open(asker, max((n for n, _ in at_once.values()), default=1))
+        for name, shot in shots.items():
+            kind, (n, stagger_s) = profile.kinds[name], at_once[name]
+            order.say(f"first request of kind {name}" + (f", on {n} instances" if n > 1 else ""))
+            answers = await asker.ask(
+                transport, [shot.prepared] * n, in_flight=n, timeout_s=_COLD_S, stagger_s=stagger_s
+            )
+            if answers[0].outcome is not Outcome.OK and may_refuse_usage(answers[0].status, shot.request):
                 order.say("the server refused that; once more without stream_options")
-                include_usage = False
+                found.include_usage = False
                 again = transport.prepare(without_usage(shot.request))
-                sent, done, outcome, status, detail = await probe.ask(transport, at, again)
-            if outcome is not Outcome.OK:
-                words = f": {detail}" if detail else ""
+                answers = await asker.ask(transport, [again], in_flight=1, timeout_s=_COLD_S)
+            told = answers[0]
+            if told.outcome is not Outcome.OK:
+                words = f": {told.detail}" if told.detail else ""
                 raise NotMeasuredError(
                     f"kind {name!r}: the server did not answer the first request to {kind.subject!r}"
-                    f" ({outcome.name.lower()}, status {status}){words}"
+                    f" ({told.outcome.name.lower()}, status {told.status}){words}"
                 )
-            took[name] = done - sent
+            found.ns[name] = told.latency_ns
+            if n > 1:
+                found.each_ns[name] = [one.latency_ns for one in answers if one.outcome is Outcome.OK]
+                if lost := n - len(found.each_ns[name]):
+                    order.say(f"note: {lost} of {n} first requests of kind {name} were not answered")
     finally:
         await transport.close()
         if memory is not None:
             await memory.close()
-    return took, include_usage
+    return found
 
 
-class _Probe:
-    """A receiver for one request at a time, outside the load."""
+def _at_once(kind: Kind, models: Models) -> tuple[int, float]:
+    """How many first requests to send, and how far apart in seconds: so far that the batcher does not merge them.
 
-    def __init__(self) -> None:
-        self._answer: asyncio.Future[tuple[int, int, Outcome, int, str | None]] | None = None
-
-    async def ask(
-        self, transport: Transport[Any], token: int, prepared: Prepared
-    ) -> tuple[int, int, Outcome, int, str | None]:
-        """(sent, done, outcome, status, detail) of one request; TIMEOUT after two minutes."""
-        loop = asyncio.get_running_loop()
-        self._answer = loop.create_future()
-        timer = loop.call_later(_COLD_S, transport.cancel, token, Outcome.TIMEOUT)
-        transport.send(token, prepared)
-        try:
-            return await self._answer
-        finally:
-            timer.cancel()
-
-    def on_reply(  # noqa: PLR0913 - seams.Receiver
-        self,
-        token: int,  # noqa: ARG002
-        sent_ns: int,
-        first_ns: int,  # noqa: ARG002
-        done_ns: int,
-        outcome: Outcome,
-        status: int,
-        bytes_in: int,  # noqa: ARG002
-        detail: str | None,
-    ) -> None:
-        """See seams.Receiver."""
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_result((sent_ns or done_ns, done_ns, outcome, status, detail))
-
-    def on_streamed(self, token: int, sent_ns: int, outcome: Outcome, streamed: Streamed) -> None:
-        """See seams.Receiver; only that and when it ended matters here."""
+    One of a sequence, whose requests belong together, and of shared memory, which the next one would overwrite.
+    """
+    facts = models.get((kind.model, kind.version))
+    config: Mapping[str, Any] = (facts.config if facts is not None else None) or {}
+    if not kind.is_kserve or kind.sequence is not None or kind.shared_memory:
+        return 1, 0.0
+    delay_us = int((config.get("dynamic_batching") or {}).get("max_queue_delay_microseconds") or 0)
+    return instance_count(config) or 1, STAGGER_S + delay_us / 1e6

@@ -24,7 +24,7 @@ from loadgen.engine.parts import Counts, merge_results
 from loadgen.engine.process import pinned_core
 from loadgen.lab.ceiling import headroom_warning, peak_per_s, read_ceilings
 from loadgen.lab.facts import client_facts
-from loadgen.lab.first import first_answers
+from loadgen.lab.first import First, first_answers
 from loadgen.lab.limits import check_file_limit, check_workers
 from loadgen.lab.loop import new_loop
 from loadgen.lab.relay import start_relay
@@ -154,7 +154,8 @@ class _Run:
                     profile.network, order.target, order.seed, self._relay_died
                 )
             transport = make_transport(order.target, order.transport, order.options, self._via)
-            first, self.include_usage = await first_answers(transport, order, self.plan, models)
+            first = await first_answers(transport, order, self.plan, models)
+            self.include_usage = first.include_usage
             folder = self._open_folder(server, first)
             await self._send_all(folder, models, Counters(control, models_of(profile), folder))
             return Measured(folder.path, interrupted=self.interrupts > 0)
@@ -173,7 +174,7 @@ class _Run:
             sender.stop()
             sender.cancel_in_flight()
 
-    def _open_folder(self, server: dict[str, Any], first: dict[str, int]) -> RunFolder:
+    def _open_folder(self, server: dict[str, Any], first: First) -> RunFolder:
         order, profile, cap = self.order, self.order.profile, self.order.profile.cap
         info: dict[str, Any] = {
             "format": FORMAT, "id": self.path.name, "started_at": self.started, "origin_ns": None, "status": "running",
@@ -188,7 +189,7 @@ class _Run:
                         "users": p.users, "requests": p.requests, "think_ns": p.think_ns, "planned": None if p.due_ns is None else len(p.due_ns),
                         "plan": p.facts, "arrivals": (told := arrivals_of(p)) and asdict(told), "start_ns": None, "load_end_ns": None, "end_ns": None, "max_in_flight": 0, "followed": 0,
                         "cap_waits": 0, "cpu_ns": 0, "cpu_max_ns": 0, "loop_lag_ns": None} for p in self.plan.phases],
-            "server": server, "client": client_facts(), "first_request_ns": first, "cold_start": order.cold_start, "network": self.network, "doubts": [],
+            "server": server, "client": client_facts(), "first_request_ns": first.ns, "first_each_ns": first.each_ns, "cold_start": order.cold_start, "network": self.network, "doubts": [],
         }  # fmt: skip
         info["client"] |= {
             "pid": os.getpid(), "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],

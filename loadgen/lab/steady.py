@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from loadgen.analysis.summary import summarise
@@ -19,12 +20,20 @@ if TYPE_CHECKING:
 
 WINDOW_NS = 10**9
 LAST, WITHIN = 3, 0.15  # so many windows in a row, the slowest at most that much above the fastest
+FALLS = 0.02  # from the first of them to the last, each below the one before: still on its way down
 
 
 def is_steady(medians: list[float]) -> bool:
-    """Whether the last windows took alike, and the last is no new low of those before it by more than that."""
+    """Whether the last windows took alike and are not falling, each faster than the one before it.
+
+    A model that warms up over minutes gains little from one window to the next; what gains less than FALLS in LAST
+    windows passes for steady.
+    """
     last = medians[-LAST:]
-    return len(last) == LAST and max(last) <= (1 + WITHIN) * min(last)
+    if len(last) < LAST or max(last) > (1 + WITHIN) * min(last):
+        return False
+    falling = all(b < a for a, b in pairwise(last))
+    return not (falling and last[0] > (1 + FALLS) * last[-1])
 
 
 def warm(

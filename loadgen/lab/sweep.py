@@ -13,7 +13,7 @@ import json
 import re
 import shutil
 import time
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -171,8 +171,10 @@ class _Drive:
             try:
                 yield server
             finally:
-                with suppress(LoadgenError):  # as it was found, if it is still there
+                try:
                     asyncio.run(_own_config(server, self.journal["model"]))
+                except LoadgenError as why:
+                    self.say(f"{self.journal['model']!r} is not as it was found: {why}")
             return
         with LocalTriton(self.journal["repository"], say=self.say) as own:
             load = own.grpc_target if self.journal["protocol"] == "grpc" else own.http_target

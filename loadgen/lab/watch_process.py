@@ -20,14 +20,15 @@ from typing import Any
 
 from loadgen.clock import MONOTONIC
 from loadgen.connect.options import ConnectOptions
+from loadgen.environment.nvml import Gpu, Nvml, open_nvml
 from loadgen.records import LoadgenError
 from loadgen.target import Target, parse_target
 from loadgen.triton.control import Control
 from loadgen.triton.links import HttpLink
 
 _TIMEOUT_NS = 2 * 10**9
-_METRICS = ("nv_inference_pending_request_count", "nv_inference_request_failure", "nv_gpu_utilization",
-            "nv_gpu_memory_used_bytes", "nv_gpu_power_usage", "nv_energy_consumption")  # fmt: skip
+_OF_GPU = ("nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_power_usage", "nv_energy_consumption")
+_METRICS = ("nv_inference_pending_request_count", "nv_inference_request_failure", *_OF_GPU)
 _LINE = re.compile(r"^(\w+)(?:\{(.*)\})?\s+(\S+)$", re.MULTILINE)
 
 
@@ -55,42 +56,68 @@ def metrics_of(text: str) -> dict[str, float]:
     return found
 
 
+def gpu_metrics(gpus: list[Gpu]) -> dict[str, float]:
+    """What NVML told, under the names and in the units that Triton publishes."""
+    found: dict[str, float] = {}
+    for gpu in gpus:
+        figures = (gpu.utilisation, gpu.memory_bytes, gpu.power_w, gpu.energy_j)
+        for name, value in zip(_OF_GPU, figures, strict=True):
+            if value is not None:
+                found[f'{name}{{gpu_uuid="{gpu.uuid}"}}'] = value
+    return found
+
+
 def process_use(pid: int) -> tuple[int, int] | None:
-    """CPU time in ns and resident memory in bytes of a process and its children; None where /proc has no word."""
-    ticks, pages, waiting = 0, 0, [pid]
-    try:
-        while waiting:
-            at = waiting.pop()
+    """CPU time in ns and resident memory in bytes of a process and its children; None where /proc has no word of it.
+
+    Resident pages that several share count in each: telling them apart would hold the server up.  A child that ends
+    takes its time along: what is summed can fall.
+    """
+    ticks, pages, waiting, seen = 0, 0, [pid], False
+    while waiting:
+        at = waiting.pop()
+        try:
             fields = (
                 Path(f"/proc/{at}/stat")
                 .read_text(encoding="ascii", errors="replace")
                 .rpartition(")")[2]
                 .split()
             )
-            ticks, pages = ticks + int(fields[11]) + int(fields[12]), pages + int(fields[21])
+            ticks, pages, seen = ticks + int(fields[11]) + int(fields[12]), pages + int(fields[21]), True
             for task in Path(f"/proc/{at}/task").iterdir():
                 waiting += [int(child) for child in (task / "children").read_text().split()]
-    except (OSError, ValueError, IndexError):
-        if not ticks:
-            return None
-    return ticks * 10**9 // os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE")
+        except (OSError, ValueError, IndexError):
+            continue  # it ended meanwhile: the others are still there
+    return (ticks * 10**9 // os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE")) if seen else None
 
 
-async def sample(order: WatchOrder, control: Control, metrics: HttpLink | None, path: str) -> dict[str, Any]:
-    """One line.  Stamps are taken before each question."""
+async def sample(
+    order: WatchOrder, control: Control, metrics: HttpLink | None, path: str, nvml: Nvml | None = None
+) -> dict[str, Any]:
+    """One line.  Stamps are taken before each question.  One that fails leaves its reason, and the others are asked.
+
+    The GPUs are NVML's where the server is of this machine and publishes none of its own.
+    """
     line: dict[str, Any] = {"t_ns": MONOTONIC.now_ns() - order.origin_ns, "stats": []}
-    try:
-        for model, version in order.models:
-            at = MONOTONIC.now_ns() - order.origin_ns
+    for model, version in order.models:
+        at = MONOTONIC.now_ns() - order.origin_ns
+        try:
             stats = await control.statistics(model, version, timeout_ns=_TIMEOUT_NS)
-            line["stats"].append(
-                {"t_ns": at, "model": model, "version": str(stats.get("version", version)), "stats": stats}
-            )
-        if metrics is not None:
+        except (LoadgenError, OSError) as why:
+            line["why"] = str(why)
+            continue
+        line["stats"].append(
+            {"t_ns": at, "model": model, "version": str(stats.get("version", version)), "stats": stats}
+        )
+    if metrics is not None:
+        try:
             status, text = await metrics.get(path)
+        except (LoadgenError, OSError) as why:
+            line["why"] = str(why)
+        else:
             line["metrics"] = metrics_of(text) if status == 200 else {}  # noqa: PLR2004 - HTTP's OK
-    except (LoadgenError, OSError) as why:
-        line["why"] = str(why)
+    if nvml is not None and not any(key.startswith(_OF_GPU) for key in line.get("metrics", ())):
+        line["metrics"] = line.get("metrics", {}) | gpu_metrics(nvml.read())
     if order.pid is not None and (use := process_use(order.pid)) is not None:
         line["cpu_ns"], line["memory_bytes"] = use
     return line
@@ -105,10 +132,11 @@ async def _main(order: WatchOrder) -> None:
         base, _, last = page.base_path.rpartition("/")
         path = f"/{last or 'metrics'}"
         metrics = HttpLink(replace(page, base_path=base), ConnectOptions(), timeout_s=_TIMEOUT_NS / 1e9)
+    nvml = open_nvml() if order.pid is not None or order.target.is_local else None
     async with Control(order.target, options=order.options, timeout_ns=_TIMEOUT_NS) as control:
         with order.path.open("a", encoding="utf-8") as file:
             while not ended.is_set():
-                file.write(json.dumps(await sample(order, control, metrics, path)) + "\n")
+                file.write(json.dumps(await sample(order, control, metrics, path, nvml)) + "\n")
                 file.flush()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(ended.wait(), order.every_ns / 1e9)

@@ -38,6 +38,8 @@ def _lines(seen: Mapping[str, Any]) -> Iterator[str]:
             f"  idle while {stall['rows']} rows were pending: {stall['start_ns'] / 1e9:.3f} s to "
             f"{stall['end_ns'] / 1e9:.3f} s of the run"
         )
+    if more := seen["stall_count"] - len(seen["stalls"]):
+        yield f"  and {more:,} shorter ones"
 
 
 def _row(rule: str, told: Mapping[str, Any]) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from loadgen.report.words import (
     client_line,
     duration,
     figure,
+    first_line,
     goodput_line,
     network_line,
     observed,
@@ -26,6 +27,7 @@ from loadgen.report.words import (
     share,
     statuses,
     stream_line,
+    time_line,
     use_line,
 )
 from loadgen.runfile import REPORT
@@ -243,8 +245,10 @@ def _server(server: dict[str, Any], console: Console) -> None:
     total, most = sum(n for _, n in bars), max(n for _, n in bars)
     for size, n in sorted(shown, key=lambda b: int(b[0])):
         bar = "#" * max(1, round(n / most * _BAR))
+        took = (server["by_batch"].get(size) or {}).get("mean_ns")
+        each = "" if took is None else f", {duration(took)} each"
         console.print(
-            Text(f"  batch of {size:>3}  {bar:<{_BAR}} {amount(n, 'execution')}, {share(n / total)}")
+            Text(f"  batch of {size:>3}  {bar:<{_BAR}} {amount(n, 'execution')}, {share(n / total)}{each}")
         )
     if len(shown) < len(bars):
         rest = total - sum(n for _, n in shown)
@@ -253,12 +257,12 @@ def _server(server: dict[str, Any], console: Console) -> None:
                 f"  {len(bars) - len(shown)} other sizes: {amount(rest, 'execution')}, {share(rest / total)}"
             )
         )
-    if line := use_line(server):
+    for line in filter(None, (time_line(server), use_line(server))):
         console.print(Text(f"server  {line}"))
 
 
 def _client(summary: dict[str, Any], console: Console) -> None:
-    client, first = summary["client"], summary["first_request_ns"]
+    client = summary["client"]
     console.print()
     console.print(Text("client  " + client_line(client)))
     if network := summary.get("network"):
@@ -269,8 +273,7 @@ def _client(summary: dict[str, Any], console: Console) -> None:
         loads = [f"{model} loaded in {duration(ns)}" for model, ns in cold["load_ns"].items()]
         parts = [f"server live {duration(cold['live_ns'])} after its start", *loads]
         console.print(Text(f"cold start  {', '.join(parts)}"))
-    if first:
-        told = ", ".join(f"{kind} {duration(ns)}" for kind, ns in first.items())
+    if told := first_line(summary):
         console.print(Text(f"first request of each kind (in no figure above): {told}"))
 
 

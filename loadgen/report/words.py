@@ -59,6 +59,37 @@ def client_line(client: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def first_line(summary: dict[str, Any]) -> str:
+    """What the first request of each kind took, and on each instance; "" where none was sent."""
+    each = summary.get("first_each_ns", {})
+    return ", ".join(
+        f"{kind} {duration(ns)}"
+        + (
+            f" (at once on {len(each[kind])} instances: {', '.join(map(duration, each[kind]))})"
+            if kind in each
+            else ""
+        )
+        for kind, ns in summary["first_request_ns"].items()
+    )
+
+
+def time_line(server: dict[str, Any]) -> str:
+    """Where a request's time at the server went, as one sentence without its full stop; "" where nothing tells."""
+    split, there = server.get("split_ns") or {}, server.get("in_flight") or {}
+    parts = [
+        f"{words} {duration(split[key])}"
+        for key, words in (("queue", "queue"), ("input", "input"), ("infer", "inference"), ("output", "output"),
+                           ("frontend", "front end"))
+        if split.get(key) is not None
+    ]  # fmt: skip
+    told = [f"a request's time: {', '.join(parts)}"] if parts else []
+    if there.get("server") is not None and there.get("client") is not None:
+        told.append(
+            f"of {there['client']:.2f} requests in flight by our stamps {there['server']:.2f} were inside by its counters"
+        )
+    return "; ".join(told)
+
+
 def use_line(server: dict[str, Any]) -> str:
     """How the server was used, as one sentence without its full stop; "" where nothing tells."""
     seen = server.get("watched") or {}
@@ -67,6 +98,8 @@ def use_line(server: dict[str, Any]) -> str:
         parts.append(f"instances busy {share(server['busy'])} of the time")
     if seen.get("cpu_cores") is not None:
         parts.append(f"CPU {cores(seen['cpu_cores'])}, memory {show_bytes(seen['memory_bytes'])}")
+    if gpu := _gpu_words(seen.get("gpu") or {}):
+        parts.append(gpu)
     if seen.get("pending"):
         parts.append(f"pending {seen['pending']['mean']:g} on average, at most {seen['pending']['max']:g}")
     parts += [
@@ -75,6 +108,14 @@ def use_line(server: dict[str, Any]) -> str:
     if seen.get("resets"):
         parts.append(f"counters reset {amount(len(seen['resets']), 'time')}")
     return ", ".join(parts)
+
+
+def _gpu_words(gpu: dict[str, Any]) -> str:
+    parts = [f"busy {share(gpu['utilisation'])}"] if "utilisation" in gpu else []
+    parts += [show_bytes(round(gpu["memory_bytes"]))] if "memory_bytes" in gpu else []
+    parts += [f"{gpu['power_w']:.0f} W"] if "power_w" in gpu else []
+    parts += [f"{gpu['energy_j_per_request']:.3g} J a request"] if "energy_j_per_request" in gpu else []
+    return f"GPU {', '.join(parts)}" if parts else ""
 
 
 def statuses(numbers: dict[str, int]) -> str:

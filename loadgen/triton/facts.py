@@ -60,3 +60,9 @@ def _configured(tensors: Any) -> tuple[TensorSpec, ...]:
         )
         for t in tensors or ()
     )
+
+
+def instance_count(config: Mapping[str, Any] | None) -> int | None:
+    """Of all groups of a model; one on GPUs has its count on each of them.  None where the server does not tell."""
+    groups = (config or {}).get("instance_group") or ()
+    return sum(int(g.get("count") or 1) * max(1, len(g.get("gpus") or ())) for g in groups) or None

@@ -2,6 +2,8 @@
 
 import json
 
+from aiohttp import web
+
 from tests.support.cli import loadgen
 from tests.support.kserve_mock import Mock, Model
 
@@ -137,6 +139,28 @@ def test_one_load_that_others_spoilt_is_left_out(tmp_path):
     assert [(r["condition"], r["repeat"]) for r in cold["rejected"]] == [("warm cache, no warm-up", 2)]
     assert [r["repeat"] for r in cold["repeats"]] == [1, 3, 4, 5]
     assert "1 loads were no cold start" in answer.out
+
+
+def test_a_target_is_left_as_it_was_found_though_nothing_was_measured(tmp_path):
+    """The first repeat's load fails after its unload: the model is loaded again all the same."""
+    for again in (True, False):
+        (folder := tmp_path / str(again)).mkdir()
+        with Mock() as mock:
+            mock.control = "explicit"
+            real, calls = mock._control, []
+
+            async def failing(request, name, verb, *, real=real, calls=calls, again=again):
+                calls.append(verb)
+                if verb == "load" and (calls.count("load") == 2 or (not again and calls.count("load") > 2)):
+                    return web.json_response({"error": "out of memory"}, status=400)
+                return await real(request, name, verb)
+
+            mock._control = failing
+            answer, cold = measure(mock, folder, "--warmup", "off", "--lengths", "8")
+            assert (answer.code, cold) == (2, None)
+            assert "out of memory" in answer.err
+            assert calls == ["load", "unload", "load", "unload", "load"]
+            assert mock.models["m"].ready is again
 
 
 def test_warm_up_is_laid_over_the_configuration_and_taken_off(tmp_path):

@@ -118,10 +118,64 @@ def test_warm_up_is_in_no_figure(run):
     assert summary["server"]["batch_sizes"] == {"1": 200}
 
 
+class TwoInstances(Model):
+    """A model of two instances."""
+
+    def config(self, model):
+        return {**super().config(model), "instance_group": [{"count": 2, "kind": "KIND_CPU"}]}
+
+
+COLD = """
+name: t
+kinds: {k: {model: m, length: 4, timeout: 200ms}}
+phases: [{name: load, closed: {users: 2, requests: 100}}]
+"""
+
+
+def test_the_cold_answer_of_each_instance_is_shown_apart_and_in_no_figure(run):
+    """Case 21: the first request on each of 2 instances outlasts the timeout (0.4 s here), later ones are quick."""
+
+    def answer(n):
+        return (0.4 if n < 2 else 0.001, 200, None)
+
+    with Mock(answer, models={"m": TwoInstances()}) as mock:
+        _, summary, out = run(COLD, mock)
+        assert mock.requests == 102
+    first = summary["first_each_ns"]["k"]
+    assert len(first) == 2  # 2 instances, 2 cold answers
+    assert min(first) >= 400e6
+    assert summary["first_request_ns"]["k"] == first[0]
+    counts = summary["total"]["counts"]
+    assert (counts["ok"], counts["timeout"]) == (100, 0)
+    assert summary["total"]["latency_ns"]["max"] < 200e6
+    assert "k 4" in loadgen("report", out).out.partition("first request of each kind")[2]
+    assert "(at once on 2 instances: 4" in " ".join(loadgen("report", out).out.split())
+
+
+def test_an_instance_that_never_answers_is_told_and_does_not_end_the_run(run):
+    with Mock(lambda n: (0.001, 503 if n == 1 else 200, "full"), models={"m": TwoInstances()}) as mock:
+        _, summary, _ = run(COLD, mock)
+    assert len(summary["first_each_ns"]["k"]) == 1
+    assert summary["total"]["counts"]["ok"] == 100
+
+
 def test_a_warm_up_shorter_than_the_concurrency_is_doubted(run):
     with Mock() as mock:
         _, summary, _ = run(CLOSED % ("", 1, 1, 4, 200), mock)
     assert "short_warmup" in codes(summary)
+
+
+def test_a_server_that_gets_faster_all_along_is_said_to_drift(run):
+    """Case 23: the service time falls from 100 to 10 ms over 150 requests; the warm-up ends long before."""
+
+    def answer(n):
+        return (max(0.01, 0.1 * 0.985**n), 200, None)
+
+    with Mock(answer) as mock:
+        _, summary, _ = run(CLOSED % ("", 2, 2, 2, 600), mock)
+    [doubt] = [doubt for doubt in summary["doubts"] if doubt["code"] == "drift"]
+    assert "in the first third" in doubt["text"]
+    assert doubt["hint"] == "warm up for longer"
 
 
 def test_a_model_can_be_ready_while_the_server_is_not(run):

@@ -1,6 +1,14 @@
 """What a cold start was, from stamps and answers: stages, answers until warm, loads that were none."""
 
+import io
+import os
+
+from rich.console import Console
+
 from loadgen.analysis.coldstart import load_fault, spread, summarise, warmth
+from loadgen.environment.nvml import Gpu
+from loadgen.lab.cold_repeat import Site, _remember
+from loadgen.report.coldstart import print_coldstart
 
 MS, S = 10**6, 10**9
 
@@ -111,3 +119,26 @@ def test_what_is_doubtful_is_said():
     assert codes(summarise(cold([lost] * 5))) == ["cold_timeouts"]
     alone = cold([repeat(1)], mode="first requests", no_control="load / unload is not allowed")
     assert codes(summarise(alone)) == ["no_control"]
+
+
+class Gpus:
+    """Two of them, of which one does not tell its memory."""
+
+    def read(self):
+        return [Gpu("a", 0.1, 5_000_000, 70.0, None), Gpu("b", None, None, None, None)]
+
+
+def test_memory_of_gpus_is_remembered_beside_the_processes_and_shown():
+    site = Site(None, None, "m", (), 1, 4, S, S, S, pid=os.getpid(), nvml=Gpus())
+    row = {"memory_bytes": {}}
+    _remember(site, row, "loaded")
+    assert row["memory_bytes"]["gpu_loaded"] == 5_000_000
+    assert row["memory_bytes"]["loaded"] > 10**7
+    one = repeat(1) | row
+    [condition] = summarise(cold([one] * 5))["conditions"]
+    assert condition["memory_bytes"]["gpu_loaded"]["median"] == 5_000_000
+    console = Console(file=io.StringIO(), width=120)
+    print_coldstart(
+        cold([one] * 5, model="m", target="t", notes=[]), summarise(cold([one] * 5)), console, "x"
+    )
+    assert "GPU memory, model ready" in console.file.getvalue()

@@ -2,7 +2,8 @@
 
 import pytest
 
-from loadgen.analysis.batches import Scheduling, instance_count, rebuild, scheduling
+from loadgen.analysis.batches import Scheduling, rebuild, scheduling
+from loadgen.triton.facts import instance_count
 from loadgen.triton.trace import Timeline
 
 MS = 10**6
@@ -123,7 +124,8 @@ def test_a_configuration_says_how_batches_are_made():
         "dynamic_batching": {"preferred_batch_size": [8, 4], "max_queue_delay_microseconds": 100},
     }
     assert scheduling(config) == Scheduling(8, True, (4,), 100_000, 5, True, frozenset({"A"}))
-    assert instance_count({}) == 0
+    assert instance_count({}) is None
+    assert instance_count(None) is None
     assert not scheduling({"max_batch_size": 8}).dynamic
     for policy in (
         {"priority_levels": 2},

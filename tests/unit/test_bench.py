@@ -11,7 +11,7 @@ import pytest
 from loadgen.records import Tensor
 from loadgen.wire import kserve_grpc
 from loadgen.wire.hpack_lite import encode_call
-from tests.bench import capture, compare, table
+from tests.bench import capture, compare, gpu_metrics, table
 from tests.bench.compare import Group, Row
 from tests.bench.null_grpc import Answers, NullGrpc
 
@@ -206,3 +206,38 @@ def test_the_null_grpc_server_answers_grpcio_and_counts():
         assert int(process.stdout.readline()) == 40
         process.stdin.close()
         assert process.wait(timeout=10) == 0
+
+
+SMI = """GPU-5f2a, 37, 1234, 312.45
+GPU-77b0, 5, 20, [N/A]
+No devices were found
+"""
+
+
+def test_nvidia_smi_is_read_and_summed():
+    gpus = gpu_metrics.read_smi(SMI)
+    assert [(g.uuid, g.utilisation, g.memory_bytes, g.power_w) for g in gpus] == [
+        ("GPU-5f2a", 0.37, 1234 * 2**20, 312.45),
+        ("GPU-77b0", 0.05, 20 * 2**20, None),
+    ]
+    both = gpu_metrics.total(gpus)
+    assert (both.utilisation, both.memory_bytes) == (pytest.approx(0.21), 1254 * 2**20)
+    assert np.isnan(both.power_w)
+
+
+def test_power_over_time_is_energy():
+    """100 W rising to 200 W at 1 s, then constant; the ends hold the nearest sample."""
+    at = [
+        gpu_metrics.Sample(round(t * 1e9), 0, 0, watts)
+        for t, watts in ((0, 100), (1, 200), (2, 200), (9, 900))
+    ]
+    assert gpu_metrics.joules(at, 0, 3 * 10**9) == pytest.approx(150 + 200 + 200)
+    assert np.isnan(gpu_metrics.joules([], 0, 1))
+
+
+def test_gpu_figures_that_lie_apart_are_called_so(capsys):
+    same = {"utilisation": 0.5, "memory_bytes": 2e9, "power_w": 300}
+    assert gpu_metrics.compare("x", same, same | {"power_w": 310, "utilisation": float("nan")})
+    assert "not compared" in capsys.readouterr().out
+    assert not gpu_metrics.compare("x", same, same | {"memory_bytes": 3e9})
+    assert "x: memory_bytes: ours 2e+09, nvidia-smi 3e+09: DIFFER" in capsys.readouterr().out

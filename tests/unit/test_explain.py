@@ -103,6 +103,28 @@ def test_stalls_are_told_with_their_stamps(tmp_path):
     assert "idle while 2 rows were pending: 0.120 s to 0.520 s of the run" in text
 
 
+def test_of_many_stalls_the_longest_are_listed_and_all_are_counted(tmp_path):
+    config = CONFIG | {"dynamic_batching": {"default_queue_policy": {"max_queue_size": 9}}}
+    groups = [(1000 * n + 300 + n, 1000 * n + 310 + n, [1000 * n]) for n in range(1, 31)]
+    phases = [runs.phase(start_ns=0, load_end_ns=60 * runs.S, end_ns=60 * runs.S)]
+    path = make(tmp_path / "run", groups, config, phases=phases)
+    [story] = explain(read_run(path))
+    assert story["stall_count"] == 30
+    assert [one["idle_ns"] for one in story["stalls"]] == [(300 + n) * MS for n in range(11, 31)]
+    text = loadgen("explain", path).out
+    assert "30 times requests waited while an instance was free, for up to 330 ms" in text
+    assert "and 10 shorter ones" in text
+
+
+def test_a_sequence_batcher_has_other_rules_and_gets_no_advice(tmp_path):
+    config = {"name": "m", "max_batch_size": 8, "sequence_batching": {"direct": {}}, "input": [{"name": "X"}]}
+    [story] = explain(read_run(make(tmp_path / "run", GROUPS, config)))
+    assert list(story["rules"]) == ["unbatched"]
+    advice = "\n".join(story["advice"])
+    assert "made by the sequence batcher" in advice
+    assert "add dynamic_batching" not in advice
+
+
 def test_the_command_prints_a_table(tmp_path):
     answer = loadgen("explain", make(tmp_path / "run", GROUPS))
     assert answer.code == 0

@@ -40,6 +40,16 @@ def test_a_slow_warm_up_is_waited_for(windows, tmp_path):
     assert not list(tmp_path.iterdir())  # windows are thrown away
 
 
+def test_a_warm_up_over_minutes_is_no_steady_state(windows):
+    """Field case 23: from 1/s up to 21/s in four minutes, 1.3 % a second; no three windows are far apart."""
+    falling = [1000 / 21 ** (second / 240) for second in range(240)] + [1000 / 21] * 10
+    window, sent = windows(falling)
+    told = warm(window, 10**12)
+    assert told["steady"]
+    assert len(sent) >= 240
+    assert told["warm_p50_ns"][-1] == pytest.approx(1000 / 21 * 1e6, rel=0.03)
+
+
 def test_what_never_settles_is_told(windows):
     window, sent = windows([100, 200] * 20)
     clock = iter(range(0, 10**12, 10**9))
@@ -58,3 +68,6 @@ def test_steady_is_three_alike():
     assert not is_steady([50, 50])
     assert is_steady([90, 50, 52, 54])
     assert not is_steady([90, 80, 70])
+    assert not is_steady([53, 52, 51])  # each faster than the one before
+    assert is_steady([51, 52, 53])
+    assert is_steady([50.5, 50.2, 50])  # by so little that chance does it

@@ -58,6 +58,22 @@ def test_a_run_says_so_with_its_stamps(tmp_path, gap, times):
         assert "stalls" not in summary
 
 
+def test_all_are_counted_and_the_longest_listed(tmp_path):
+    """120 answers, each 300 ms and n ms after the last, and the short ones that make 10 ms the usual time."""
+    out, at = [], 0
+    for n in range(120):
+        out += [runs.row((at + k) * MS, service=10 * MS) for k in (0, 2, 4)]
+        out.append(runs.row((at + 5) * MS, service=(300 + n) * MS))
+        at += 310 + n
+    last = at * MS
+    phases = [runs.phase(planned=480, duration_ns=last, load_end_ns=last, end_ns=last)]
+    summary = summarise(runs.build(tmp_path / "run", out, phases))
+    [doubt] = [d for d in summary["doubts"] if d["code"] == "idle_while_pending"]
+    assert "120 times" in doubt["text"]
+    assert len(summary["stalls"]) == 100
+    assert min(s["end_ns"] - s["start_ns"] for s in summary["stalls"]) > 300 * MS
+
+
 def test_long_service_is_no_stall(tmp_path):
     slow = [runs.row(i * 1000 * MS, service=900 * MS) for i in range(10)]
     summary = summarise(runs.build(tmp_path / "run", slow))
