@@ -15,7 +15,7 @@ from typing import Any
 
 from loadgen.convert import publish
 from loadgen.convert.config import FullTensor
-from loadgen.convert.encoder import Encoder, load_encoder, require_libraries
+from loadgen.convert.encoder import Encoder, contained, load_encoder, require_libraries
 from loadgen.convert.export import EXPORTERS, OnnxFacts, OnnxTensor, export_any
 from loadgen.convert.flavours import ONNX, RUNNER, Exported, lay_out, require_flavour
 from loadgen.convert.lowering import climb_onnx, climb_served, lower_onnx
@@ -61,7 +61,7 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
     for note in found.notes:
         progress(note)
     size = sum(file.stat().st_size for file in found.weights)
-    with publish.staged(options, need_bytes=size + size // 4) as stage:
+    with contained(found.label), publish.staged(options, need_bytes=size + size // 4) as stage:
         progress(f"loading {found.label} from {found.origin}")
         encoder = load_encoder(found, options.max_length)
         progress("exporting to ONNX with free batch and length")

@@ -5,9 +5,10 @@ Local files only; code that comes with a model runs only when asked for.  It mus
 
 import importlib.util
 import os
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -124,6 +125,21 @@ def quiet() -> Iterator[None]:
                 logger.setLevel(before[name])
             if bars:
                 hf.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def contained(label: str) -> Iterator[None]:
+    """The model's own code ends no program and prints not among our answers: what it prints goes to stderr.
+
+    Raises EncoderError where that code calls exit.
+    """
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except SystemExit as why:
+        if isinstance(why.__context__, BrokenPipeError):  # rich's own: nobody reads our progress any more
+            raise
+        raise EncoderError(f"{label}: the model's code ended the program: exit({why.code!r})") from None
 
 
 def load_encoder(source: Source, max_length: int | None = None) -> Encoder:

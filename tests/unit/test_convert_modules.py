@@ -21,6 +21,7 @@ from loadgen.convert.sources import find_source
 from loadgen.records import LoadgenError
 from loadgen.triton.pbtxt import parse
 from tests.support import modules
+from tests.support.cli import loadgen
 
 HERE = "tests.support.modules:"
 X = "x:FP32:batch,3"
@@ -282,3 +283,13 @@ def test_the_sidecar_keeps_what_was_asked(published):
     told = json.loads((result.folder / "convert.json").read_text())
     assert told["options"]["source"] == {"tensors": ["x:FP32:batch"]}
     assert (told["model"]["kind"], told["onnx"]["opset"]) == ("module", 18)
+
+
+def test_a_model_that_exits_or_prints_neither_ends_the_program_nor_spoils_the_answer(refused, tmp_path):
+    assert "the model's code ended the program: exit(0)" in str(refused(HERE + "Leaves", X).value)
+    answer = loadgen(
+        "convert", HERE + "Talks", "--input", X, "--name", "m", "--repository", tmp_path / "talks", "--json"
+    )
+    assert answer.code == 0
+    assert answer.json["name"] == "m"  # nothing else is on stdout
+    assert "said by the model" in answer.err
