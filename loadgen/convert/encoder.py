@@ -63,6 +63,11 @@ class Encoder:
         """Every input, in the order of `inputs`, as random values are drawn and shapes are freed from it."""
         return self.given or tuple(self._text(name) for name in self.inputs)
 
+    @property
+    def has_length(self) -> bool:
+        """Whether an input has an axis "length": rows of tokens, not images."""
+        return any(LENGTH in one.axes for one in self.specs)
+
     def _text(self, name: str) -> Input:
         most = {"input_ids": self.vocab_size, "token_type_ids": max(self.type_vocab_size, 1)}
         ids = name == "input_ids"
