@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.convert import publish
+from loadgen.convert.calibration import require_rows
 from loadgen.convert.config import FullTensor
 from loadgen.convert.encoder import Encoder, contained, load_encoder, require_libraries
 from loadgen.convert.export import EXPORTERS, OnnxFacts, OnnxTensor, export_any
@@ -22,8 +23,9 @@ from loadgen.convert.lowering import climb_onnx, climb_served, lower_onnx
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, passed, points, require
 from loadgen.convert.sources import TOKENIZER, Source, find_source, numbers, sha256
-from loadgen.convert.warmup import Fill
+from loadgen.convert.warmup import Fill, require_lengths
 from loadgen.environment.facts import quick
+from loadgen.units import finite_only
 
 FORMAT = 1
 SIDECAR = "convert.json"
@@ -58,12 +60,16 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
     publish.refuse_existing(options)
     require_libraries()
     require_flavour(options)
+    if options.calibration is not None:
+        require_rows(options.calibration)
     for note in found.notes:
         progress(note)
     size = sum(file.stat().st_size for file in found.weights)
     with contained(found.label), publish.staged(options, need_bytes=size + size // 4) as stage:
         progress(f"loading {found.label} from {found.origin}")
         encoder = load_encoder(found, options.max_length)
+        if encoder.has_length:
+            require_lengths(options.serve.warmup, encoder.max_length)
         progress("exporting to ONNX with free batch and length")
         onnx = stage.version / ONNX
         exported = onnx if options.precision == "fp32" else stage.work() / ONNX
@@ -91,7 +97,10 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
             progress("asking the embedded Triton over HTTP and gRPC")
             sidecar["served"] = climb_served(found, encoder, stage, options).as_json()
         progress(f"publishing {options.version_folder}")
-        (stage.version / SIDECAR).write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")
+        sidecar = finite_only(sidecar)
+        (stage.version / SIDECAR).write_text(
+            json.dumps(sidecar, indent=2, allow_nan=False) + "\n", encoding="utf-8"
+        )
         files = {
             file.relative_to(stage.model).as_posix(): file.stat().st_size
             for file in sorted(stage.model.rglob("*"))
