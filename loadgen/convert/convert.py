@@ -21,7 +21,7 @@ from loadgen.convert.export import EXPORTERS, OnnxFacts, OnnxTensor, export_any
 from loadgen.convert.flavours import ONNX, RUNNER, Exported, lay_out, require_flavour
 from loadgen.convert.lowering import climb_onnx, climb_served, lower_onnx
 from loadgen.convert.options import ConvertOptions
-from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, passed, points, require
+from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, passed, points, require, verdict
 from loadgen.convert.sources import TOKENIZER, Source, find_source, numbers, sha256
 from loadgen.convert.warmup import Fill, require_lengths
 from loadgen.environment.facts import quick
@@ -57,11 +57,7 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
     missing, an export or a parity that failed, a repository that cannot be written; then nothing is published.
     """
     found = find_source(source, options.source)
-    publish.refuse_existing(options)
-    require_libraries()
-    require_flavour(options)
-    if options.calibration is not None:
-        require_rows(options.calibration)
+    _require(options)
     for note in found.notes:
         progress(note)
     size = sum(file.stat().st_size for file in found.weights)
@@ -96,6 +92,8 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
         if options.check_served:
             progress("asking the embedded Triton over HTTP and gRPC")
             sidecar["served"] = climb_served(found, encoder, stage, options).as_json()
+        for line in _forced(sidecar, parity):
+            progress(line)
         progress(f"publishing {options.version_folder}")
         sidecar = finite_only(sidecar)
         (stage.version / SIDECAR).write_text(
@@ -108,6 +106,25 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
         }
         publish.publish(stage, options)
     return ConvertResult(options.name, options.version, options.version_folder, files, tuple(parity), sidecar)
+
+
+def _require(options: ConvertOptions) -> None:
+    """What can be refused before anything is loaded.  Raises a LoadgenError."""
+    publish.refuse_existing(options)
+    require_libraries()
+    require_flavour(options)
+    if options.calibration is not None:
+        require_rows(options.calibration)
+
+
+def _forced(sidecar: Mapping[str, Any], parity: list[ParityPoint]) -> list[str]:
+    """What failed and is published all the same, a line each."""
+    failed = [verdict(parity)] + [
+        f"parity of the {key} failed, first {sidecar[key]['faults'][0]}"
+        for key in ("ladder", "served")
+        if key in sidecar and not sidecar[key]["passed"]
+    ]
+    return [f"WARNING: {why}; published because of --force" for why in failed if why]
 
 
 def is_current(repository: Path, name: str, options: ConvertOptions, source: str) -> bool:

@@ -109,17 +109,24 @@ def passed(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> bool:
     return all(point.max_abs <= max_abs for point in found)
 
 
-def require(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> None:
-    """Raises ParityError with the worst point's numbers if any is beyond the threshold (or is not a number)."""
+def verdict(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> str | None:
+    """The worst point's numbers if any is beyond the threshold (or is not a number); None where all are within."""
     # Written so that NaN, which compares with nothing, fails.
     bad = [point for point in found if not point.max_abs <= max_abs]
-    if bad:
-        worst = max(bad, key=lambda point: np.nan_to_num(point.max_abs, nan=np.inf))
-        raise ParityError(
-            f"parity failed at {len(bad)} of {len(found)} points, worst '{worst.check}' at batch {worst.batch}, "
-            f"length {worst.length}: max abs {worst.max_abs:.3g}, mean abs {worst.mean_abs:.3g}, "
-            f"cosine {worst.cosine:.6f}; allowed is max abs {max_abs:g}; nothing was published"
-        )
+    if not bad:
+        return None
+    worst = max(bad, key=lambda point: np.nan_to_num(point.max_abs, nan=np.inf))
+    return (
+        f"parity failed at {len(bad)} of {len(found)} points, worst '{worst.check}' at batch {worst.batch}, "
+        f"length {worst.length}: max abs {worst.max_abs:.3g}, mean abs {worst.mean_abs:.3g}, "
+        f"cosine {worst.cosine:.6f}; allowed is max abs {max_abs:g}"
+    )
+
+
+def require(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> None:
+    """Raises ParityError with the verdict, if there is one."""
+    if (why := verdict(found, max_abs)) is not None:
+        raise ParityError(f"{why}; nothing was published")
 
 
 def _alone(

@@ -285,6 +285,22 @@ def test_the_sidecar_keeps_what_was_asked(published):
     assert (told["model"]["kind"], told["onnx"]["opset"]) == ("module", 18)
 
 
+def test_force_says_what_it_publishes_and_the_sidecar_is_json(tmp_path):
+    options = ConvertOptions(name="m", repository=tmp_path, force=True, source=SourceOptions(tensors=(X,)))
+    steps = []
+    convert(HERE + "Lost", options, steps.append)
+    (line,) = [step for step in steps if step.startswith("WARNING")]
+    assert "parity failed at 13 of 13 points" in line
+    assert line.endswith("allowed is max abs 0.0001; published because of --force")
+
+    def constant(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    told = json.loads((tmp_path / "m" / "1" / "convert.json").read_text(), parse_constant=constant)
+    assert told["parity"]["passed"] is False
+    assert told["parity"]["points"][0]["max_abs"] is None
+
+
 def test_a_model_that_exits_or_prints_neither_ends_the_program_nor_spoils_the_answer(refused, tmp_path):
     assert "the model's code ended the program: exit(0)" in str(refused(HERE + "Leaves", X).value)
     answer = loadgen(
