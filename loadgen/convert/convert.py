@@ -24,7 +24,7 @@ from loadgen.convert.options import ConvertOptions
 from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, passed, points, require, verdict
 from loadgen.convert.sources import TOKENIZER, Source, find_source, numbers, sha256
 from loadgen.convert.warmup import Fill, require_lengths
-from loadgen.environment.facts import quick
+from loadgen.environment.facts import machine, quick
 from loadgen.units import finite_only
 
 FORMAT = 1
@@ -245,6 +245,7 @@ def _sidecar(
             "points": [p.as_json() for p in parity],
         },
         "versions": {"python": platform.python_version(), **_versions()},
+        "machine": machine(),
         "environment": quick(),
     }
 
