@@ -44,6 +44,17 @@ def machine() -> dict[str, Any]:
     }
 
 
+def available_memory() -> int | None:
+    """Bytes that a new process could have: what the kernel counts as available, less where the control group ends."""
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", _text(Path("/proc/meminfo")), re.MULTILINE)
+    group = Path("/sys/fs/cgroup")
+    most, used = _whole(_text(group / "memory.max")), _whole(_text(group / "memory.current"))
+    known = [int(found[1]) * 1024] if found else []
+    if most is not None and used is not None:
+        known.append(max(most - used, 0))
+    return min(known, default=None)
+
+
 def _cpu_model() -> str | None:
     if sys.platform != "linux":
         return platform.processor() or None

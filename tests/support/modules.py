@@ -111,3 +111,24 @@ class Lost(torch.nn.Module):
 
     def forward(self, x):
         return x * float("nan")
+
+
+class Found(torch.nn.Module):
+    """As many rows as there are values that are not zero."""
+
+    def forward(self, x):
+        return torch.nonzero(x)
+
+
+class Says(torch.nn.Module):
+    """A text, which is a sequence too."""
+
+    def forward(self, x):
+        return "hello"
+
+
+class One(torch.nn.Module):
+    """A dictionary of one tensor."""
+
+    def forward(self, x):
+        return {"double": x * 2}

@@ -170,3 +170,13 @@ def test_a_missing_tokenizer_is_said_and_not_refused(tmp_path):
 
 def test_the_table_has_every_family_that_was_promised():
     assert {case.family for case in CASES} == set(CONFIGS)
+
+
+def test_a_model_beyond_the_memory_is_refused_before_it_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr("loadgen.convert.families.available_memory", lambda: 1000)
+    with pytest.raises(
+        EncoderError, match=r"the weights alone take .* KiB of memory, and 1000 B are available"
+    ):
+        loaded(tmp_path, "bert")
+    with pytest.raises(EncoderError, match="the weights alone take"):
+        load_encoder(find_source(str(write_encoder(tmp_path / "real"))))

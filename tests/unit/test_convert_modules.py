@@ -285,6 +285,22 @@ def test_the_sidecar_keeps_what_was_asked(published):
     assert (told["model"]["kind"], told["onnx"]["opset"]) == ("module", 18)
 
 
+@pytest.mark.parametrize(
+    ("factory", "asked", "says"),
+    [
+        (
+            "Found",
+            {},
+            "how much it answers depends on the values of its inputs, and batch must be the inputs' own",
+        ),
+        ("Says", {}, "Says answers with a str; a tensor is needed"),
+        ("One", {"output": "nope"}, "One gives 1 output; choose with --output one of double"),
+    ],
+)
+def test_answers_that_cannot_be_served(refused, factory, asked, says):
+    assert says in str(refused(HERE + factory, X, **asked).value)
+
+
 def test_force_says_what_it_publishes_and_the_sidecar_is_json(tmp_path):
     options = ConvertOptions(name="m", repository=tmp_path, force=True, source=SourceOptions(tensors=(X,)))
     steps = []
