@@ -132,3 +132,10 @@ class One(torch.nn.Module):
 
     def forward(self, x):
         return {"double": x * 2}
+
+
+class Stopped(torch.nn.Module):
+    """Somebody presses Ctrl-C while it runs."""
+
+    def forward(self, x):
+        raise KeyboardInterrupt

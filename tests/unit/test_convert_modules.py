@@ -301,6 +301,14 @@ def test_answers_that_cannot_be_served(refused, factory, asked, says):
     assert says in str(refused(HERE + factory, X, **asked).value)
 
 
+def test_ctrl_c_is_130_and_a_line(tmp_path):
+    asked = ("convert", HERE + "Stopped", "--input", X, "--name", "m", "--repository", tmp_path / "stopped")
+    answer = loadgen(*asked)
+    assert (answer.code, answer.out) == (130, "")
+    assert answer.err.endswith("interrupted: nothing was published\n")
+    assert list((tmp_path / "stopped").iterdir()) == []
+
+
 def test_force_says_what_it_publishes_and_the_sidecar_is_json(tmp_path):
     options = ConvertOptions(name="m", repository=tmp_path, force=True, source=SourceOptions(tensors=(X,)))
     steps = []
