@@ -66,13 +66,14 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
         encoder = load_encoder(found, options.max_length)
         if encoder.has_length:
             require_lengths(options.serve.warmup, encoder.max_length)
-        progress("exporting to ONNX with free batch and length")
+        given = encoder.exporter == "file"
+        progress("taking the ONNX file as it is" if given else "exporting to ONNX with free batch and length")
         onnx = stage.version / ONNX
         exported = onnx if options.precision == "fp32" else stage.work() / ONNX
         encoder, facts = export_any(encoder, exported, constants=numbers(found.config))
         for note in encoder.notes:
             progress(note)
-        progress("comparing ONNX with PyTorch")
+        progress(f"comparing ONNX with {'its source' if given else 'PyTorch'}")
         parity = measure(
             encoder, onnx_run(exported), points(max(_max_batch(options, encoder), 1), encoder.max_length)
         )
@@ -81,7 +82,7 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
         lowered: dict[str, Any] = {}
         if options.precision != "fp32":
             done, no_cpu = lower_onnx(found, encoder, exported, onnx, options, progress)
-            progress(f"comparing {options.precision} with PyTorch")
+            progress(f"comparing {options.precision} with {'its source' if given else 'PyTorch'}")
             climbed = climb_onnx(found, encoder, exported, onnx, options, no_cpu)
             lowered = {"lowering": done.as_json() | {"no_cpu": no_cpu}, "ladder": climbed.as_json()}
         weights = _digests(stage)  # before a plan takes their place

@@ -24,6 +24,8 @@ Run = Callable[[Feeds], Floats]
 ONNX_VS_TORCH = "onnx = torch"
 ALONE_TORCH = "alone = padded, torch"
 ALONE_ONNX = "alone = padded, onnx"
+ONNX_VS_FILE = "onnx = source"  # of an ONNX file there is no PyTorch to ask
+ALONE_FILE = "alone = padded, source"
 
 
 class ParityError(LoadgenError):
@@ -90,6 +92,7 @@ def measure(
     """Every comparison at those sizes, passed or not.  Raises ParityError where a size does not run at all."""
     rng = np.random.default_rng(seed)
     torch = torch_run(encoder)
+    versus, alone = (ONNX_VS_FILE, ALONE_FILE) if encoder.exporter == "file" else (ONNX_VS_TORCH, ALONE_TORCH)
     found: list[ParityPoint] = []
     for batch, length in sizes:
         # One row is as long as asked, the others are shorter: a batch of equals would hide the mask.
@@ -97,9 +100,9 @@ def measure(
         lengths = [length, *shorter] if encoder.padded else [length] * batch
         feeds = make_feeds(encoder, lengths, rng)
         want, got = torch(feeds), _try(onnx, feeds, batch, length)
-        found.append(_point(ONNX_VS_TORCH, encoder, lengths, want, got, length))
+        found.append(_point(versus, encoder, lengths, want, got, length))
         if batch > 1:
-            found.append(_alone(ALONE_TORCH, encoder, torch, feeds, lengths, want))
+            found.append(_alone(alone, encoder, torch, feeds, lengths, want))
             found.append(_alone(ALONE_ONNX, encoder, onnx, feeds, lengths, got))
     return found
 

@@ -234,7 +234,9 @@ def test_an_onnx_file_is_taken_as_it_is(published, refused, tmp_path, monkeypatc
     onnx.save_model(model, file, save_as_external_data=True, location="weights.bin", size_threshold=1000)
     assert "nothing tells the range of mask" in str(refused(file).value)
     monkeypatch.setattr(export_module, "_ONE_FILE_BYTES", 100)
-    config, result, _ = published(file, IDS[1])
+    config, result, steps = published(file, IDS[1])
+    assert {point.check for point in result.parity} == {"onnx = source", "alone = padded, source", ALONE_ONNX}
+    assert not [step for step in steps if "PyTorch" in step], "there is none to compare with"
     assert dims(config.input) == {"ids": ([-1], None), "mask": ([-1], None)}
     assert result.sidecar["onnx"]["inputs"][0]["shape"] == ["batch", "length"], "their names become ours"
     assert sorted(result.sidecar["onnx"]["files"]) == ["model.onnx", "model.onnx.data"]
