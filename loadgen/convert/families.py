@@ -79,6 +79,10 @@ def _model(source: Source) -> Any:
         if "Unrecognized configuration class" in str(why):
             kind_of = source.config["model_type"]
             raise EncoderError(f"{source.folder}: a {kind_of} has no task {source.task}") from None
+        if "ignore_mismatched_sizes" in str(why):  # its details were on a log that nobody sees
+            raise EncoderError(
+                f"{source.folder}: the weights have other shapes than config.json says"
+            ) from None
         raise EncoderError(f"{source.folder} cannot be loaded: {first_line(why)}") from None
     return model.eval()
 
