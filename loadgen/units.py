@@ -6,6 +6,7 @@ the only place where a unit is read from, or written as, text.  It must not know
 
 import math
 import re
+from typing import Any
 
 _NS = {
     "ns": 1,
@@ -74,3 +75,12 @@ def show_bytes(n: float) -> str:
             return f"{n:.4g} {unit}"
         n /= 1024
     return f"{n:.4g} GiB"
+
+
+def finite_only(value: Any) -> Any:
+    """The same as JSON can say it: a float that is no number is None, at any depth."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {key: finite_only(one) for key, one in value.items()}
+    return [finite_only(one) for one in value] if isinstance(value, list | tuple) else value

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from loadgen.cli.progress import Progress
-from loadgen.records import LoadgenError
+from loadgen.records import LoadgenError, NotMeasuredError
 from loadgen.units import UnitError, parse_bytes, parse_duration, show_bytes, show_ns
 
 _HEAD = ("engine", "batch", "length", "median", "p99", "samples/s", "tokens/s", "peak", "cosine")
@@ -82,8 +82,19 @@ def engine(
         typer.echo(json.dumps(told, indent=1))
     else:
         _show(told, out)
+    _end(told)
+
+
+def _end(told: dict[str, Any]) -> None:
+    """The exit code: 130 interrupted, 3 nothing measured or not written, 1 nothing keeps to the limits."""
+    if told.get("not_written"):
+        raise NotMeasuredError(told["not_written"])
     if not told["finished"]:
         raise typer.Exit(130)
+    if not any(cell["median_ns"] for cell in told["cells"]):
+        raise NotMeasuredError("no cell was measured")
+    if told.get("choice") is not None and told["choice"]["runtime"] is None:
+        raise typer.Exit(1)
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -116,7 +127,8 @@ def _show(told: dict[str, Any], out: Path) -> None:
         typer.echo(
             _ROW.format(
                 f"{cell['runtime']} {cell['precision']}", cell["batch"], cell["length"], show_ns(cell["median_ns"]),
-                show_ns(cell["p99_ns"]), f"{cell['samples_per_s']:,.0f}", f"{cell['tokens_per_s']:,.0f}",
+                show_ns(cell["p99_ns"]), f"{cell['samples_per_s']:,.0f}",
+                "-" if cell["tokens_per_s"] is None else f"{cell['tokens_per_s']:,.0f}",
                 "-" if cell["peak_bytes"] is None else show_bytes(cell["peak_bytes"]),
                 "-" if cell["cosine"] is None else f"{cell['cosine']:.4f}",
             )
@@ -137,14 +149,21 @@ def _show(told: dict[str, Any], out: Path) -> None:
     _show_choice(told.get("choice"))
     if not told["finished"]:
         typer.echo("interrupted: what is above was finished", err=True)
-    typer.echo(f"written to {out}")
+    if (rows := told.get("calibration")) is not None:
+        typer.echo(f"calibrated with {rows['rows']} rows: {rows['source']}, {rows['made_of']}")
+    if not told.get("not_written"):
+        typer.echo(f"written to {out}")
 
 
 def _show_choice(choice: dict[str, Any] | None) -> None:
     if choice is None:
         return
     if choice["runtime"] is None:
-        reasons = "; ".join(sorted({one["why"] for one in choice["refused"]})[:3])
+        first = {(one["runtime"], one["precision"]): one for one in reversed(choice["refused"])}
+        reasons = "; ".join(
+            f"{runtime} {precision}, batch {one['batch']}, length {one['length']}: {one['why']}"
+            for (runtime, precision), one in sorted(first.items())
+        )
         typer.echo(f"nothing keeps to the limits: {reasons or 'nothing was measured'}")
         return
     batches = ", ".join(f"{one['batch']} at length {length}" for length, one in choice["batches"].items())

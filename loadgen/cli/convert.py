@@ -174,7 +174,11 @@ def convert(
     def step(text: str) -> None:
         progress.print(f"[dim]{time.monotonic() - start:6.1f} s[/dim]  {escape(text)}", highlight=False)
 
-    result = run_convert(source, options, step)
+    try:
+        result = run_convert(source, options, step)
+    except KeyboardInterrupt:
+        step("interrupted: nothing was published")
+        raise typer.Exit(130) from None
     for warning in result.sidecar["serving"]["warnings"]:
         step(f"warning: {warning}")
     step(f"done: {result.folder}")

@@ -64,7 +64,7 @@ def queue_policy(text: str) -> tuple[int, bool]:
 def levels(text: str) -> tuple[int, int]:
     """Reads "3:2" as (3, 2); "3" leaves the default level to the configuration, 0."""
     match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
-    if match is None:
+    if match is None or not int(match[1]):
         raise ServeOptionError(
             f"--priorities: {text!r} is not allowed; levels or levels:default is, e.g. 3:2"
         )

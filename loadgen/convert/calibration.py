@@ -42,6 +42,18 @@ class Calibration:
     facts: Mapping[str, Any]
 
 
+def require_rows(path: Path) -> None:
+    """Refuses at once a file that is not there, or empty.  Raises CalibrationError."""
+    if not path.is_file():
+        raise CalibrationError(f"calibration {path}: there is no such file")
+    if path.stat().st_size == 0:
+        raise _no_rows(path)
+
+
+def _no_rows(path: Path) -> CalibrationError:
+    return CalibrationError(f"calibration {path}: it holds no rows; one sample a line is expected")
+
+
 def open_calibration(
     path: Path, encoder: Encoder, folder: Path, *, rows: int = ROWS, seed: int = 0
 ) -> Calibration:
@@ -49,8 +61,7 @@ def open_calibration(
 
     `folder` is the model's, for its tokenizer.  Raises CalibrationError with one line that says what is wrong.
     """
-    if not path.is_file():
-        raise CalibrationError(f"calibration {path}: there is no such file")
+    require_rows(path)
     if path.suffix == ".npz":
         make, how = _npz(path, encoder, rows), "tensors of the file"
     elif path.suffix in _PROFILES:
@@ -61,7 +72,7 @@ def open_calibration(
     for row in make():
         lengths[max(array.shape[-1] if array.ndim > 1 else 1 for array in row.values())] += 1
     if not lengths:
-        raise CalibrationError(f"calibration {path}: it holds no rows; one sample a line is expected")
+        raise _no_rows(path)
     with path.open("rb") as stream:
         digest = hashlib.file_digest(stream, "sha256").hexdigest()
     ordered = sorted(lengths.elements())
@@ -174,11 +185,14 @@ def _text(path: Path, encoder: Encoder, folder: Path, rows: int) -> Callable[[],
     tokenizer = load_tokenizer(folder)
 
     def make() -> Iterator[Row]:
-        with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in islice((text for text in map(str.strip, lines) if text), rows):
-                ids = _encode(tokenizer, line[: encoder.max_length * 32])[: encoder.max_length]
-                if ids:
-                    yield row_of(encoder, ids)
+        try:
+            with path.open(encoding="utf-8") as lines:
+                for line in islice((text for text in map(str.strip, lines) if text), rows):
+                    ids = _encode(tokenizer, line[: encoder.max_length * 32])[: encoder.max_length]
+                    if ids:
+                        yield row_of(encoder, ids)
+        except UnicodeDecodeError:
+            raise CalibrationError(f"calibration {path}: it is no UTF-8 text") from None
 
     return make
 

@@ -14,16 +14,18 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.convert import publish
+from loadgen.convert.calibration import require_rows
 from loadgen.convert.config import FullTensor
-from loadgen.convert.encoder import Encoder, load_encoder, require_libraries
+from loadgen.convert.encoder import Encoder, contained, load_encoder, require_libraries
 from loadgen.convert.export import EXPORTERS, OnnxFacts, OnnxTensor, export_any
 from loadgen.convert.flavours import ONNX, RUNNER, Exported, lay_out, require_flavour
 from loadgen.convert.lowering import climb_onnx, climb_served, lower_onnx
 from loadgen.convert.options import ConvertOptions
-from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, passed, points, require
+from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, passed, points, require, verdict
 from loadgen.convert.sources import TOKENIZER, Source, find_source, numbers, sha256
-from loadgen.convert.warmup import Fill
-from loadgen.environment.facts import quick
+from loadgen.convert.warmup import Fill, require_lengths
+from loadgen.environment.facts import machine, quick
+from loadgen.units import finite_only
 
 FORMAT = 1
 SIDECAR = "convert.json"
@@ -55,22 +57,23 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
     missing, an export or a parity that failed, a repository that cannot be written; then nothing is published.
     """
     found = find_source(source, options.source)
-    publish.refuse_existing(options)
-    require_libraries()
-    require_flavour(options)
+    _require(options)
     for note in found.notes:
         progress(note)
     size = sum(file.stat().st_size for file in found.weights)
-    with publish.staged(options, need_bytes=size + size // 4) as stage:
+    with contained(found.label), publish.staged(options, need_bytes=size + size // 4) as stage:
         progress(f"loading {found.label} from {found.origin}")
         encoder = load_encoder(found, options.max_length)
-        progress("exporting to ONNX with free batch and length")
+        if encoder.has_length:
+            require_lengths(options.serve.warmup, encoder.max_length)
+        given = encoder.exporter == "file"
+        progress("taking the ONNX file as it is" if given else "exporting to ONNX with free batch and length")
         onnx = stage.version / ONNX
         exported = onnx if options.precision == "fp32" else stage.work() / ONNX
         encoder, facts = export_any(encoder, exported, constants=numbers(found.config))
         for note in encoder.notes:
             progress(note)
-        progress("comparing ONNX with PyTorch")
+        progress(f"comparing ONNX with {'its source' if given else 'PyTorch'}")
         parity = measure(
             encoder, onnx_run(exported), points(max(_max_batch(options, encoder), 1), encoder.max_length)
         )
@@ -79,7 +82,7 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
         lowered: dict[str, Any] = {}
         if options.precision != "fp32":
             done, no_cpu = lower_onnx(found, encoder, exported, onnx, options, progress)
-            progress(f"comparing {options.precision} with PyTorch")
+            progress(f"comparing {options.precision} with {'its source' if given else 'PyTorch'}")
             climbed = climb_onnx(found, encoder, exported, onnx, options, no_cpu)
             lowered = {"lowering": done.as_json() | {"no_cpu": no_cpu}, "ladder": climbed.as_json()}
         weights = _digests(stage)  # before a plan takes their place
@@ -90,8 +93,13 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
         if options.check_served:
             progress("asking the embedded Triton over HTTP and gRPC")
             sidecar["served"] = climb_served(found, encoder, stage, options).as_json()
+        for line in _forced(sidecar, parity):
+            progress(line)
         progress(f"publishing {options.version_folder}")
-        (stage.version / SIDECAR).write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")
+        sidecar = finite_only(sidecar)
+        (stage.version / SIDECAR).write_text(
+            json.dumps(sidecar, indent=2, allow_nan=False) + "\n", encoding="utf-8"
+        )
         files = {
             file.relative_to(stage.model).as_posix(): file.stat().st_size
             for file in sorted(stage.model.rglob("*"))
@@ -99,6 +107,25 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
         }
         publish.publish(stage, options)
     return ConvertResult(options.name, options.version, options.version_folder, files, tuple(parity), sidecar)
+
+
+def _require(options: ConvertOptions) -> None:
+    """What can be refused before anything is loaded.  Raises a LoadgenError."""
+    publish.refuse_existing(options)
+    require_libraries()
+    require_flavour(options)
+    if options.calibration is not None:
+        require_rows(options.calibration)
+
+
+def _forced(sidecar: Mapping[str, Any], parity: list[ParityPoint]) -> list[str]:
+    """What failed and is published all the same, a line each."""
+    failed = [verdict(parity)] + [
+        f"parity of the {key} failed, first {sidecar[key]['faults'][0]}"
+        for key in ("ladder", "served")
+        if key in sidecar and not sidecar[key]["passed"]
+    ]
+    return [f"WARNING: {why}; published because of --force" for why in failed if why]
 
 
 def is_current(repository: Path, name: str, options: ConvertOptions, source: str) -> bool:
@@ -219,6 +246,7 @@ def _sidecar(
             "points": [p.as_json() for p in parity],
         },
         "versions": {"python": platform.python_version(), **_versions()},
+        "machine": machine(),
         "environment": quick(),
     }
 

@@ -5,9 +5,10 @@ Local files only; code that comes with a model runs only when asked for.  It mus
 
 import importlib.util
 import os
+import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -61,6 +62,11 @@ class Encoder:
     def specs(self) -> tuple[Input, ...]:
         """Every input, in the order of `inputs`, as random values are drawn and shapes are freed from it."""
         return self.given or tuple(self._text(name) for name in self.inputs)
+
+    @property
+    def has_length(self) -> bool:
+        """Whether an input has an axis "length": rows of tokens, not images."""
+        return any(LENGTH in one.axes for one in self.specs)
 
     def _text(self, name: str) -> Input:
         most = {"input_ids": self.vocab_size, "token_type_ids": max(self.type_vocab_size, 1)}
@@ -124,6 +130,21 @@ def quiet() -> Iterator[None]:
                 logger.setLevel(before[name])
             if bars:
                 hf.enable_progress_bar()  # type: ignore[no-untyped-call]
+
+
+@contextmanager
+def contained(label: str) -> Iterator[None]:
+    """The model's own code ends no program and prints not among our answers: what it prints goes to stderr.
+
+    Raises EncoderError where that code calls exit.
+    """
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    except SystemExit as why:
+        if isinstance(why.__context__, BrokenPipeError):  # rich's own: nobody reads our progress any more
+            raise
+        raise EncoderError(f"{label}: the model's code ended the program: exit({why.code!r})") from None
 
 
 def load_encoder(source: Source, max_length: int | None = None) -> Encoder:

@@ -332,6 +332,11 @@ def check_onnx(path: Path, encoder: Encoder) -> OnnxFacts:
     for value, wanted in _wanted(inputs, outputs[0], encoder):
         if value.axes[: len(wanted)] != wanted:
             free = [axis for axis in wanted if isinstance(axis, str)]
+            if any(isinstance(axis, str) and re.fullmatch(r"u\d+", axis) for axis in value.axes):
+                raise ExportError(
+                    f"{path.name}: {value.name} has the shape {list(value.axes)}: how much it answers depends on the "
+                    f"values of its inputs, and {' and '.join(free)} must be the inputs' own"
+                )
             raise ExportError(
                 f"{path.name}: {value.name} has the shape {list(value.axes)}; "
                 f"{' and '.join(free)} must be free, the export has frozen them"

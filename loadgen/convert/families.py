@@ -13,6 +13,8 @@ from loadgen.convert import wrappers
 from loadgen.convert.encoder import Encoder, EncoderError, first_line, quiet
 from loadgen.convert.inputs import BATCH, LENGTH, LONGEST, Input
 from loadgen.convert.sources import Source
+from loadgen.environment.facts import available_memory
+from loadgen.units import show_bytes
 
 _CLASSES = {  # by task: text, image, and text with an encoder and a decoder
     "features": ("AutoModel", "AutoModel", "AutoModelForTextEncoding"),
@@ -53,12 +55,16 @@ def _model(source: Source) -> Any:
     folder = str(source.folder)
     try:
         if source.random_seed is None:
+            _require_room(source, sum(file.stat().st_size for file in source.weights))
             model, told = auto.from_pretrained(folder, local_files_only=True, output_loading_info=True, **how)
             _require_filled(source, told)
         else:
             config = transformers.AutoConfig.from_pretrained(
                 folder, local_files_only=True, trust_remote_code=source.trust_remote_code
             )
+            with torch.device("meta"):  # shapes alone
+                shapes = auto.from_config(config, **how).parameters()
+                _require_room(source, sum(4 * one.numel() for one in shapes))
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(source.random_seed)
                 model = auto.from_config(config, **how)
@@ -73,8 +79,21 @@ def _model(source: Source) -> Any:
         if "Unrecognized configuration class" in str(why):
             kind_of = source.config["model_type"]
             raise EncoderError(f"{source.folder}: a {kind_of} has no task {source.task}") from None
+        if "ignore_mismatched_sizes" in str(why):  # its details were on a log that nobody sees
+            raise EncoderError(
+                f"{source.folder}: the weights have other shapes than config.json says"
+            ) from None
         raise EncoderError(f"{source.folder} cannot be loaded: {first_line(why)}") from None
     return model.eval()
+
+
+def _require_room(source: Source, least: int) -> None:
+    """The kernel ends a process that takes more memory than there is, without a word."""
+    if (there := available_memory()) is not None and least > there:
+        raise EncoderError(
+            f"{source.folder}: the weights alone take {show_bytes(least)} of memory, and {show_bytes(there)} are "
+            "available"
+        )
 
 
 def _require_filled(source: Source, told: Any) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.convert import publish, tensorrt, warmup
-from loadgen.convert.config import FullTensor, Serving, Shown, render, show
+from loadgen.convert.config import FullTensor, Serving, Shown, model_config, render, show
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.profiles import Ranges, Span, buckets, ranges, served_batch, span
 from loadgen.convert.same_server import require_loadable, require_same_gpu
@@ -102,9 +102,30 @@ def lay_out(
 
 
 def require_flavour(options: ConvertOptions) -> None:
-    """Refuses at once what would be refused after minutes: a TensorRT that is missing or not the server's."""
+    """Refuses at once what would be refused after minutes: a TensorRT that is missing or not the server's, and
+    options of serving that no model of this largest batch can have.
+    """
+    _require_servable(options)
     if options.serve.flavour is Flavour.TENSORRT:
         _fitting(options.serve.plan)
+
+
+def _require_servable(options: ConvertOptions) -> None:
+    """A configuration of those options for a tensor that stands for the model's.  Raises ConfigError."""
+    some = (TensorSpec("any", "FP32", (-1,)),)
+    grid = warmup.plan(some, options.serve.warmup, {}, max_batch=options.max_batch, version=options.version)
+    policy = model_config(
+        Serving(
+            name=options.name, inputs=some, outputs=some, max_batch=options.max_batch, delay_ns=options.delay_ns,
+            instances=options.instances, ragged=options.ragged, parameters={}, options=options.serve,
+            warmup=grid.warmup, plan_profiles=1,
+        )
+    ).version_policy  # fmt: skip
+    if policy and policy.specific and options.version not in policy.specific.versions:
+        raise ConfigError(
+            f"versions {options.serve.versions!r}: version {options.version}, which is to be published, is not "
+            "among them and would not be served"
+        )
 
 
 def _fitting(asked: PlanOptions) -> tensorrt.TensorRT:

@@ -328,13 +328,16 @@ def _choose(encoder: Encoder, source: Source, sizes: Mapping[str, int]) -> torch
         return encoder.module
     if isinstance(answer, Mapping):
         found = {str(key): value for key, value in answer.items()}
-    elif isinstance(answer, Sequence):
+    elif isinstance(answer, Sequence) and not isinstance(answer, str | bytes):
         found = {str(n): value for n, value in enumerate(answer)}
     else:
         raise EncoderError(f"{source.label} answers with a {type(answer).__name__}; a tensor is needed")
     key = source.output if source.output in found else next(iter(found)) if len(found) == 1 else None
+    if isinstance(answer, Mapping) and source.output not in (None, key):
+        key = None
     if key is None or not isinstance(found[key], torch.Tensor):
         raise EncoderError(
-            f"{source.label} gives {len(found)} outputs; choose with --output one of {', '.join(found)}"
+            f"{source.label} gives {len(found)} output{'s' * (len(found) != 1)}; choose with --output one of "
+            f"{', '.join(found)}"
         )
     return wrappers.Chosen(encoder.module, list(found).index(key))

@@ -24,6 +24,8 @@ Run = Callable[[Feeds], Floats]
 ONNX_VS_TORCH = "onnx = torch"
 ALONE_TORCH = "alone = padded, torch"
 ALONE_ONNX = "alone = padded, onnx"
+ONNX_VS_FILE = "onnx = source"  # of an ONNX file there is no PyTorch to ask
+ALONE_FILE = "alone = padded, source"
 
 
 class ParityError(LoadgenError):
@@ -90,6 +92,7 @@ def measure(
     """Every comparison at those sizes, passed or not.  Raises ParityError where a size does not run at all."""
     rng = np.random.default_rng(seed)
     torch = torch_run(encoder)
+    versus, alone = (ONNX_VS_FILE, ALONE_FILE) if encoder.exporter == "file" else (ONNX_VS_TORCH, ALONE_TORCH)
     found: list[ParityPoint] = []
     for batch, length in sizes:
         # One row is as long as asked, the others are shorter: a batch of equals would hide the mask.
@@ -97,9 +100,9 @@ def measure(
         lengths = [length, *shorter] if encoder.padded else [length] * batch
         feeds = make_feeds(encoder, lengths, rng)
         want, got = torch(feeds), _try(onnx, feeds, batch, length)
-        found.append(_point(ONNX_VS_TORCH, encoder, lengths, want, got, length))
+        found.append(_point(versus, encoder, lengths, want, got, length))
         if batch > 1:
-            found.append(_alone(ALONE_TORCH, encoder, torch, feeds, lengths, want))
+            found.append(_alone(alone, encoder, torch, feeds, lengths, want))
             found.append(_alone(ALONE_ONNX, encoder, onnx, feeds, lengths, got))
     return found
 
@@ -109,17 +112,24 @@ def passed(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> bool:
     return all(point.max_abs <= max_abs for point in found)
 
 
-def require(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> None:
-    """Raises ParityError with the worst point's numbers if any is beyond the threshold (or is not a number)."""
+def verdict(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> str | None:
+    """The worst point's numbers if any is beyond the threshold (or is not a number); None where all are within."""
     # Written so that NaN, which compares with nothing, fails.
     bad = [point for point in found if not point.max_abs <= max_abs]
-    if bad:
-        worst = max(bad, key=lambda point: np.nan_to_num(point.max_abs, nan=np.inf))
-        raise ParityError(
-            f"parity failed at {len(bad)} of {len(found)} points, worst '{worst.check}' at batch {worst.batch}, "
-            f"length {worst.length}: max abs {worst.max_abs:.3g}, mean abs {worst.mean_abs:.3g}, "
-            f"cosine {worst.cosine:.6f}; allowed is max abs {max_abs:g}; nothing was published"
-        )
+    if not bad:
+        return None
+    worst = max(bad, key=lambda point: np.nan_to_num(point.max_abs, nan=np.inf))
+    return (
+        f"parity failed at {len(bad)} of {len(found)} points, worst '{worst.check}' at batch {worst.batch}, "
+        f"length {worst.length}: max abs {worst.max_abs:.3g}, mean abs {worst.mean_abs:.3g}, "
+        f"cosine {worst.cosine:.6f}; allowed is max abs {max_abs:g}"
+    )
+
+
+def require(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> None:
+    """Raises ParityError with the verdict, if there is one."""
+    if (why := verdict(found, max_abs)) is not None:
+        raise ParityError(f"{why}; nothing was published")
 
 
 def _alone(

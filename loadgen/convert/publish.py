@@ -103,7 +103,7 @@ def _add_version(stage: Stage, options: ConvertOptions) -> None:
         stage.version.rename(options.version_folder)
         _add_warmup(stage, options)
         (stage.model / CONFIG).replace(options.model_folder / CONFIG)
-    except OSError:
+    except BaseException:  # Ctrl-C too
         if options.version_folder.exists():
             options.version_folder.rename(stage.model.parent / "failed")
         if there:

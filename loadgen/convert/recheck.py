@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.convert.calibration import text_samples
-from loadgen.convert.encoder import Encoder, load_encoder, require_libraries
+from loadgen.convert.encoder import Encoder, contained, load_encoder, require_libraries
 from loadgen.convert.ladder import Climb, climb
 from loadgen.convert.options import SourceOptions
 from loadgen.convert.served import served_rungs
 from loadgen.convert.sources import MINILM, Source, find_source
 from loadgen.records import LoadgenError
-from loadgen.target import parse_target
+from loadgen.target import Target, parse_target
 
 SIDECAR = "convert.json"
 
@@ -37,7 +37,20 @@ def recheck(
     told = _sidecar(folder)
     require_libraries()
     progress(f"loading {told['source']['label']}")
-    found, encoder = _source(told, folder)
+    with contained(told["source"]["label"]):
+        found, encoder = _source(told, folder)
+        return _climbed(found, encoder, told, places, model, rows, progress)
+
+
+def _climbed(
+    found: Source,
+    encoder: Encoder,
+    told: dict[str, Any],
+    places: Sequence[Target],
+    model: str | None,
+    rows: int,
+    progress: Callable[[str], None],
+) -> Climb:
     precision = told["options"].get("precision", "fp32")
     samples = text_samples(encoder, found.folder)
     steps: list[Any] = []

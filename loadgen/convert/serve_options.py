@@ -99,6 +99,9 @@ class ServeOptions:
             raise ServeOptionError(f"gpus {list(self.gpus)}: a GPU's number is 0 or more")
         if self.accelerators and self.flavour is not Flavour.ONNX:
             raise ServeOptionError(f"accelerators are onnxruntime's own; the flavour is {self.flavour}")
+        if self.plan != PlanOptions() and self.flavour is not Flavour.TENSORRT:
+            named = ", ".join(k for k, v in asdict(PlanOptions()).items() if getattr(self.plan, k) != v)
+            raise ServeOptionError(f"{named}: of a TensorRT engine only; the flavour is {self.flavour}")
 
     def recorded(self) -> dict[str, Any]:
         """What was asked for beside the defaults, for the sidecar, as JSON gives it back: tuples are lists."""

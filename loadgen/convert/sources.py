@@ -132,6 +132,8 @@ def find_source(text: str, asked: SourceOptions = SourceOptions()) -> Source:  #
         folder = _minilm_folder()
         version = importlib.metadata.version(_MINILM_PACKAGE)
         return read_folder(folder, label=MINILM, origin=f"{_MINILM_PACKAGE} {version}", asked=asked)
+    if not text.strip():
+        raise SourceError(f"the source is empty; give {MINILM}, a folder, a file or module:factory")
     path = Path(text).expanduser()
     if not path.exists():
         if ":" in text:

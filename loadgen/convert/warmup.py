@@ -35,6 +35,13 @@ class WarmupPlan:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
+def require_lengths(cells: Sequence[tuple[int, int]], longest: int) -> None:
+    """Raises ConfigError for a length that the served model refuses: it would never be ready."""
+    for batch, length in cells:
+        if length > longest:
+            raise ConfigError(f"warm-up {batch}x{length}: the model takes lengths 1..{longest}")
+
+
 def plan(
     inputs: Sequence[TensorSpec],
     cells: Sequence[tuple[int, int]],

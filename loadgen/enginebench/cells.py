@@ -87,6 +87,7 @@ class Cell:
     max_abs: float | None = None
     ranks: float | None = None
     error: str | None = None
+    tokens: bool = True  # whether a length is one in tokens: an image has none
 
     @property
     def samples_per_s(self) -> float | None:
@@ -94,7 +95,7 @@ class Cell:
 
     @property
     def tokens_per_s(self) -> float | None:
-        return None if not self.median_ns else self.batch * self.length * 1e9 / self.median_ns
+        return self.batch * self.length * 1e9 / self.median_ns if self.median_ns and self.tokens else None
 
     @property
     def peak_bytes(self) -> int | None:

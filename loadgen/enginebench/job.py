@@ -3,21 +3,24 @@
 It must not know the command line.
 """
 
+import errno
 import json
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from loadgen.convert.calibration import Calibration, made_rows, open_calibration, text_samples
-from loadgen.convert.encoder import Encoder, load_encoder, require_libraries
-from loadgen.convert.sources import Source, find_source, numbers
-from loadgen.enginebench.cells import Asked, Cell
+from loadgen.convert.encoder import Encoder, contained, load_encoder, require_libraries
+from loadgen.convert.sources import MINILM, Source, find_source, numbers
+from loadgen.enginebench.cells import Asked, BenchError, Cell
 from loadgen.enginebench.engines import Unavailable
 from loadgen.enginebench.facts import facts
 from loadgen.enginebench.result import Wanted, as_csv, slowest, summary
 from loadgen.enginebench.run import Say, measure, opened
 from loadgen.enginebench.trace import write_trace
-from loadgen.records import LoadgenError
+from loadgen.records import LoadgenError, NotMeasuredError
+from loadgen.runfile import write_atomic
 
 RESULT, CELLS, PAGE, TRACE = "engine.json", "cells.csv", "engine.html", "trace.json"
 _ROWS_A_LENGTH = 32
@@ -37,11 +40,42 @@ class Job:
 
 
 def bench_engine(job: Job, say: Say = lambda _: None) -> dict[str, Any]:
-    """Measures and returns what engine.json holds; an interrupted grid is `finished: false`.  Raises LoadgenError."""
+    """Measures and returns what engine.json holds; an interrupted grid is `finished: false`.
+
+    What could be measured and not written has its reason in `not_written`.  Raises LoadgenError.
+    """
     require_libraries()
-    found = find_source(job.source)
+    found = _folder(job.source)
     if job.out is not None:
-        job.out.mkdir(parents=True, exist_ok=True)
+        _make(job.out)
+    try:
+        with contained(found.label):
+            return _measured(job, found, say)
+    except OSError as why:
+        if why.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = why.filename or os.environ.get("TMPDIR", "the folder of temporary files")
+        raise NotMeasuredError(f"cannot write {where}: {why.strerror}; TMPDIR names another place") from None
+
+
+def _folder(text: str) -> Source:
+    """The runtimes are opened from the model itself, which a file or a factory may not give."""
+    path = Path(text).expanduser()
+    if text != MINILM and (path.is_file() if path.exists() else ":" in text) and path.name != "config.json":
+        raise BenchError(
+            f"{text}: bench engine measures {MINILM!r} or a Hugging Face folder, no file or factory"
+        )
+    return find_source(text)
+
+
+def _make(out: Path) -> None:
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as why:
+        raise BenchError(f"--out {out} cannot be made a folder: {why.strerror}") from None
+
+
+def _measured(job: Job, found: Source, say: Say) -> dict[str, Any]:
     say(f"loading {found.label} from {found.origin}")
     encoder = load_encoder(found, max(job.asked.lengths, default=None))
     if not job.asked.lengths:
@@ -61,7 +95,10 @@ def bench_engine(job: Job, say: Say = lambda _: None) -> dict[str, Any]:
             say(f"tracing {cell.runtime}, {cell.precision}: batch {cell.batch}, length {cell.length}")
             told["trace"] = _trace(bench, cell, job.out / TRACE)
     if job.out is not None:
-        _write(job.out, told, cells)
+        try:
+            _write(job.out, told, cells)
+        except LoadgenError as why:  # minutes of measuring are shown all the same
+            told["not_written"] = str(why)
     return told
 
 
@@ -92,10 +129,12 @@ def _trace(bench: Any, cell: Cell, file: Path) -> dict[str, Any]:
 
 
 def _write(out: Path, told: dict[str, Any], cells: list[Cell]) -> None:
-    (out / RESULT).write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
-    (out / CELLS).write_text(as_csv(cells), encoding="utf-8")
+    if "file" not in (told["trace"] or {}):  # an earlier benchmark's is not this one's
+        (out / TRACE).unlink(missing_ok=True)
+    write_atomic(out / RESULT, json.dumps(told, indent=1, allow_nan=False) + "\n")
+    write_atomic(out / CELLS, as_csv(cells))
     from loadgen.enginebench.page import (
         page,
     )  # here: a machine without the page's libraries keeps its figures
 
-    (out / PAGE).write_text(page(told), encoding="utf-8")
+    write_atomic(out / PAGE, page(told))

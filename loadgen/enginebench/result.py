@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from loadgen.enginebench.cells import Asked, Cell
+from loadgen.enginebench.cells import Asked, BenchError, Cell
 from loadgen.enginebench.memory import growth
-from loadgen.units import show_bytes, show_ns
+from loadgen.units import finite_only, show_bytes, show_ns
 
 FORMAT = 1
 
@@ -27,6 +27,10 @@ class Wanted:
     floor: float = 0.98
     ceiling_bytes: int | None = None
     most_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.floor <= 1:
+            raise BenchError(f"floor {self.floor}: an agreement is -1 to 1")
 
     def fault(self, cell: Cell) -> str | None:
         """Why a cell is out of the question; None if it is not."""
@@ -62,7 +66,7 @@ def summary(
     }  # fmt: skip
     if wanted is not None:
         told["choice"] = choose(cells, wanted)
-    return told
+    return dict(finite_only(told))
 
 
 def memory_growth(cells: Sequence[Cell]) -> list[dict[str, Any]]:
@@ -160,4 +164,6 @@ def _fastest(group: Sequence[Cell]) -> Cell:
 
 
 def _mean_log(by_length: Mapping[int, Cell]) -> float:
-    return sum(math.log(cell.tokens_per_s or 1e-9) for cell in by_length.values()) / len(by_length)
+    return sum(math.log((cell.samples_per_s or 1e-9) * cell.length) for cell in by_length.values()) / len(
+        by_length
+    )

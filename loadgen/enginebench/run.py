@@ -136,7 +136,7 @@ def _engine(bench: Bench, runtime: str, precision: str, say: Say) -> Iterator[Ce
     opened_at, open_ns = memory.rss()[0], float(time.monotonic_ns() - start)
     for at, (batch, length) in enumerate(sizes):
         say(f"{runtime}, {precision}: batch {batch}, length {length} ({at + 1} of {len(sizes)})")
-        cell = Cell(runtime, precision, batch, length, open_ns=open_ns)
+        cell = Cell(runtime, precision, batch, length, open_ns=open_ns, tokens=bench.encoder.has_length)
         fresh = memory.reset_peak(asked.device)
         try:
             cell = measure_one(cell)

@@ -97,9 +97,12 @@ def _machine(facts: Facts) -> Iterator[str]:
 def differences(a: Facts, b: Facts) -> list[tuple[str, Any, Any]]:
     """(key, of a, of b) wherever they differ, keys as dotted paths; None where one has no such key.
 
-    What only a full look takes is compared when both have it; what changes from look to look is left out.
+    What only a full look or only a run takes is compared when both have it; what changes from look to look is left
+    out.
     """
-    return list(_differences(a, b, ""))
+    return list(
+        _differences({key: a[key] for key in a if key in b}, {key: b[key] for key in b if key in a}, "")
+    )
 
 
 def _differences(a: Facts, b: Facts, path: str) -> Iterator[tuple[str, Any, Any]]:

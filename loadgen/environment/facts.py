@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import platform
 import re
 import resource
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,41 @@ VARIABLES = (
     "PYTHONHASHSEED", "MALLOC_ARENA_MAX",
 )  # fmt: skip
 LIMITS = {"open_files": "RLIMIT_NOFILE", "locked_memory": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC"}
+
+
+def machine() -> dict[str, Any]:
+    """Host, processor, memory, kernel, C library and Python, JSON-ready."""
+    return {
+        "host": socket.gethostname(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "kernel": platform.release(),
+        "libc": " ".join(platform.libc_ver()),
+        "python": platform.python_version(),
+    }
+
+
+def available_memory() -> int | None:
+    """Bytes that a new process could have: what the kernel counts as available, less where the control group ends."""
+    found = re.search(r"^MemAvailable:\s*(\d+) kB", _text(Path("/proc/meminfo")), re.MULTILINE)
+    group = Path("/sys/fs/cgroup")
+    most, used = _whole(_text(group / "memory.max")), _whole(_text(group / "memory.current"))
+    known = [int(found[1]) * 1024] if found else []
+    if most is not None and used is not None:
+        known.append(max(most - used, 0))
+    return min(known, default=None)
+
+
+def _cpu_model() -> str | None:
+    if sys.platform != "linux":
+        return platform.processor() or None
+    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - not a file of ours
+        for line in file:
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return None
 
 
 def quick() -> dict[str, Any]:

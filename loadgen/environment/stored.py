@@ -32,10 +32,19 @@ def stored(path: Path) -> dict[str, Any]:
         raise StoredError(f"{file} cannot be read: {why}") from None
     facts = told.get("client") or (told.get("environment") and told) if isinstance(told, dict) else None
     if file.name == "convert.json" and isinstance(told, dict):
-        facts = {"packages": told.get("versions") or {}, "environment": told.get("environment") or {}}
+        facts = _of_conversion(told)
     if not isinstance(facts, dict):
         raise StoredError(f"{file} tells nothing of an environment: no client as in run.json, no environment")
     return facts
+
+
+def _of_conversion(told: dict[str, Any]) -> dict[str, Any]:
+    """In the words of a run: python and loadgen by themselves, the libraries of the conversion among all."""
+    versions = dict(told.get("versions") or {})
+    own = {name: versions.pop(name) for name in ("python", "loadgen") if name in versions}
+    environment = dict(told.get("environment") or {})
+    environment["libraries"] = {**versions, **(environment.get("libraries") or {})}
+    return {**own, **(told.get("machine") or {}), "environment": environment}
 
 
 def _file(path: Path) -> Path:

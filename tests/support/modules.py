@@ -89,3 +89,53 @@ def no_module():
 
 def breaks():
     raise RuntimeError("no weights\nin sight")
+
+
+class Leaves(torch.nn.Module):
+    """Ends the program when it is run."""
+
+    def forward(self, x):
+        raise SystemExit(0)
+
+
+class Talks(torch.nn.Module):
+    """Prints when it is run."""
+
+    def forward(self, x):
+        print("said by the model")
+        return x * 2
+
+
+class Lost(torch.nn.Module):
+    """Answers with what is no number."""
+
+    def forward(self, x):
+        return x * float("nan")
+
+
+class Found(torch.nn.Module):
+    """As many rows as there are values that are not zero."""
+
+    def forward(self, x):
+        return torch.nonzero(x)
+
+
+class Says(torch.nn.Module):
+    """A text, which is a sequence too."""
+
+    def forward(self, x):
+        return "hello"
+
+
+class One(torch.nn.Module):
+    """A dictionary of one tensor."""
+
+    def forward(self, x):
+        return {"double": x * 2}
+
+
+class Stopped(torch.nn.Module):
+    """Somebody presses Ctrl-C while it runs."""
+
+    def forward(self, x):
+        raise KeyboardInterrupt

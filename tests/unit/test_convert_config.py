@@ -5,10 +5,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from loadgen.cli.serving import levels
 from loadgen.convert import warmup
 from loadgen.convert.config import ConfigError, FullTensor, Serving, model_config, render, show
+from loadgen.convert.flavours import require_flavour
 from loadgen.convert.options import ConvertOptions, OptionError
-from loadgen.convert.serve_options import Flavour, ServeOptionError, ServeOptions, grid, whole_numbers
+from loadgen.convert.serve_options import (
+    Flavour,
+    PlanOptions,
+    ServeOptionError,
+    ServeOptions,
+    grid,
+    whole_numbers,
+)
 from loadgen.convert.warmup import Fill
 from loadgen.records import TensorSpec
 from loadgen.triton import config as triton
@@ -122,6 +131,7 @@ def test_version_policies_that_are_none(text):
         ({"warmup": ((0, 4),)}, "warmup"),
         ({"gpus": (-1,)}, "gpus"),
         ({"max_queue": -1}, "max_queue -1: must be 0 or more"),
+        ({"plan": PlanOptions(traffic="p.yaml", buckets=2)}, "^traffic, buckets: of a TensorRT engine only"),
         ({"accelerators": ("tensorrt",)}, "accelerators are onnxruntime's own; the flavour is python"),
     ],
 )
@@ -135,6 +145,27 @@ def test_a_preferred_size_beyond_the_largest_batch():
         render(serving(options=ServeOptions(preferred=(8, 32))))
 
 
+@pytest.mark.parametrize(
+    ("serve", "said"),
+    [
+        ({"preferred": (4, 99)}, "preferred batch size 99: the largest batch is 16"),
+        ({"warmup": ((99, 8),)}, "warm-up batch 99: the largest batch is 16"),
+        ({"versions": "latest:0"}, "versions 'latest:0': allowed are"),
+        ({"versions": "1,3"}, "version 2, which is to be published, is not among them"),
+    ],
+)
+def test_what_could_not_be_served_is_refused_before_a_model_is_loaded(serve, said):
+    with pytest.raises(ConfigError, match=said):
+        require_flavour(ConvertOptions(name="m", version=2, serve=ServeOptions(**serve)))
+    require_flavour(ConvertOptions(name="m", version=3, serve=ServeOptions(versions="1,3")))
+
+
+def test_a_warm_up_longer_than_the_model_is_refused():
+    warmup.require_lengths([(1, 64)], 64)
+    with pytest.raises(ConfigError, match=r"warm-up 1x65: the model takes lengths 1\.\.64"):
+        warmup.require_lengths([(1, 64), (1, 65)], 64)
+
+
 def test_lists_on_the_command_line():
     assert whole_numbers("4, 8", "--preferred") == (4, 8)
     assert grid("1x16, 8x128") == ((1, 16), (8, 128))
@@ -142,6 +173,10 @@ def test_lists_on_the_command_line():
         whole_numbers("0;1", "--gpus")
     with pytest.raises(ServeOptionError, match="--warmup: '16' is not allowed; batch x length"):
         grid("16")
+    assert levels("3:2") == (3, 2)
+    for text in ("0", "x", "-1"):
+        with pytest.raises(ServeOptionError, match="levels or levels:default is"):
+            levels(text)
 
 
 def tensor(name, *axes, kind="FP32"):

@@ -170,3 +170,23 @@ def test_a_missing_tokenizer_is_said_and_not_refused(tmp_path):
 
 def test_the_table_has_every_family_that_was_promised():
     assert {case.family for case in CASES} == set(CONFIGS)
+
+
+def test_a_model_beyond_the_memory_is_refused_before_it_is_loaded(tmp_path, monkeypatch):
+    monkeypatch.setattr("loadgen.convert.families.available_memory", lambda: 1000)
+    with pytest.raises(
+        EncoderError, match=r"the weights alone take .* KiB of memory, and 1000 B are available"
+    ):
+        loaded(tmp_path, "bert")
+    with pytest.raises(EncoderError, match="the weights alone take"):
+        load_encoder(find_source(str(write_encoder(tmp_path / "real"))))
+
+
+def test_weights_of_another_size_than_the_config_are_one_line(tmp_path):
+    folder = write_encoder(tmp_path / "m")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(
+        json.dumps(config | {"intermediate_size": config["intermediate_size"] * 2})
+    )
+    with pytest.raises(EncoderError, match=r"the weights have other shapes than config\.json says"):
+        load_encoder(find_source(str(folder)))

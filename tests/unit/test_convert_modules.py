@@ -21,6 +21,7 @@ from loadgen.convert.sources import find_source
 from loadgen.records import LoadgenError
 from loadgen.triton.pbtxt import parse
 from tests.support import modules
+from tests.support.cli import loadgen
 
 HERE = "tests.support.modules:"
 X = "x:FP32:batch,3"
@@ -233,7 +234,9 @@ def test_an_onnx_file_is_taken_as_it_is(published, refused, tmp_path, monkeypatc
     onnx.save_model(model, file, save_as_external_data=True, location="weights.bin", size_threshold=1000)
     assert "nothing tells the range of mask" in str(refused(file).value)
     monkeypatch.setattr(export_module, "_ONE_FILE_BYTES", 100)
-    config, result, _ = published(file, IDS[1])
+    config, result, steps = published(file, IDS[1])
+    assert {point.check for point in result.parity} == {"onnx = source", "alone = padded, source", ALONE_ONNX}
+    assert not [step for step in steps if "PyTorch" in step], "there is none to compare with"
     assert dims(config.input) == {"ids": ([-1], None), "mask": ([-1], None)}
     assert result.sidecar["onnx"]["inputs"][0]["shape"] == ["batch", "length"], "their names become ours"
     assert sorted(result.sidecar["onnx"]["files"]) == ["model.onnx", "model.onnx.data"]
@@ -282,3 +285,53 @@ def test_the_sidecar_keeps_what_was_asked(published):
     told = json.loads((result.folder / "convert.json").read_text())
     assert told["options"]["source"] == {"tensors": ["x:FP32:batch"]}
     assert (told["model"]["kind"], told["onnx"]["opset"]) == ("module", 18)
+
+
+@pytest.mark.parametrize(
+    ("factory", "asked", "says"),
+    [
+        (
+            "Found",
+            {},
+            "how much it answers depends on the values of its inputs, and batch must be the inputs' own",
+        ),
+        ("Says", {}, "Says answers with a str; a tensor is needed"),
+        ("One", {"output": "nope"}, "One gives 1 output; choose with --output one of double"),
+    ],
+)
+def test_answers_that_cannot_be_served(refused, factory, asked, says):
+    assert says in str(refused(HERE + factory, X, **asked).value)
+
+
+def test_ctrl_c_is_130_and_a_line(tmp_path):
+    asked = ("convert", HERE + "Stopped", "--input", X, "--name", "m", "--repository", tmp_path / "stopped")
+    answer = loadgen(*asked)
+    assert (answer.code, answer.out) == (130, "")
+    assert answer.err.endswith("interrupted: nothing was published\n")
+    assert list((tmp_path / "stopped").iterdir()) == []
+
+
+def test_force_says_what_it_publishes_and_the_sidecar_is_json(tmp_path):
+    options = ConvertOptions(name="m", repository=tmp_path, force=True, source=SourceOptions(tensors=(X,)))
+    steps = []
+    convert(HERE + "Lost", options, steps.append)
+    (line,) = [step for step in steps if step.startswith("WARNING")]
+    assert "parity failed at 13 of 13 points" in line
+    assert line.endswith("allowed is max abs 0.0001; published because of --force")
+
+    def constant(name):
+        raise AssertionError(f"{name} is no JSON")
+
+    told = json.loads((tmp_path / "m" / "1" / "convert.json").read_text(), parse_constant=constant)
+    assert told["parity"]["passed"] is False
+    assert told["parity"]["points"][0]["max_abs"] is None
+
+
+def test_a_model_that_exits_or_prints_neither_ends_the_program_nor_spoils_the_answer(refused, tmp_path):
+    assert "the model's code ended the program: exit(0)" in str(refused(HERE + "Leaves", X).value)
+    answer = loadgen(
+        "convert", HERE + "Talks", "--input", X, "--name", "m", "--repository", tmp_path / "talks", "--json"
+    )
+    assert answer.code == 0
+    assert answer.json["name"] == "m"  # nothing else is on stdout
+    assert "said by the model" in answer.err

@@ -318,6 +318,12 @@ def test_an_empty_text_is_one_line(tiny, tmp_path, content, words):
         open_calibration(tmp_path / "t.txt", encoder, words)
 
 
+def test_a_text_of_another_encoding_is_one_line(tiny, tmp_path, words):
+    (tmp_path / "t.txt").write_bytes(b"caf\xe9\n")
+    with pytest.raises(CalibrationError, match=r"t\.txt: it is no UTF-8 text"):
+        open_calibration(tmp_path / "t.txt", tiny[1], words)
+
+
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
     """A folder with a tokenizer of whole words whose ids fit the tiny model."""

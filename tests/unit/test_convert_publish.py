@@ -85,6 +85,20 @@ def test_the_config_comes_last(options, monkeypatch):
     assert seen == [("config.pbtxt", "two")]
 
 
+def test_ctrl_c_while_a_version_is_replaced_brings_the_old_one_back(options, monkeypatch):
+    put(options, "one")
+    before = tree(options.repository)
+
+    def interrupted(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", interrupted)  # the version is in its place, its config is not
+        with pytest.raises(KeyboardInterrupt):
+            put(replace(options, replace=True), "new")
+    assert tree(options.repository) == before
+
+
 @pytest.mark.parametrize("step", ["rename", "replace", "fsync"])
 def test_a_failure_changes_nothing(options, monkeypatch, step):
     put(options, "one")

@@ -80,6 +80,7 @@ def test_shards_are_all_weights(tmp_path):
 
 
 def test_what_is_no_model_is_said_in_a_line(tmp_path):
+    assert "the source is empty" in refused("")
     assert "neither 'minilm', nor an existing folder or file, nor module:factory" in refused(
         tmp_path / "none"
     )

@@ -14,10 +14,11 @@ from loadgen.enginebench import run as run_module
 from loadgen.enginebench.cells import Asked, BenchError, Cell, latency
 from loadgen.enginebench.job import Job, bench_engine
 from loadgen.enginebench.memory import growth
-from loadgen.enginebench.page import accuracy_latency, memory_throughput
-from loadgen.enginebench.result import Wanted, best_batches, choose, memory_growth, slowest
+from loadgen.enginebench.page import accuracy_latency, memory_throughput, page
+from loadgen.enginebench.result import Wanted, best_batches, choose, memory_growth, slowest, summary
 from loadgen.enginebench.run import find_device
 from loadgen.enginebench.timing import time_calls, time_parts
+from tests.support.cli import loadgen
 from tests.support.encoder import write_encoder
 
 MIB = 2**20
@@ -107,10 +108,11 @@ def test_the_choice_keeps_to_floor_and_ceiling(wanted, runtime, precision, batch
 
 
 def test_no_choice_says_why():
-    told = choose([*GRID, Cell("tensorrt", "fp32", 1, 16, error="not installed")], Wanted(floor=1.1))
+    below = [one for one in GRID if one.cosine < 1]
+    told = choose([*below, Cell("tensorrt", "fp32", 1, 16, error="not installed")], Wanted(floor=1.0))
     assert told["runtime"] is None
     assert {one["why"] for one in told["refused"]} == {
-        "not installed", "agreement 1.0000 below 1.1", "agreement 0.9500 below 1.1", "agreement 0.9999 below 1.1",
+        "not installed", "agreement 0.9500 below 1.0", "agreement 0.9999 below 1.0",
     }  # fmt: skip
     assert choose(GRID, Wanted(ceiling_bytes=1))["refused"][0]["why"].startswith("peak 100 MiB over 1 B")
 
@@ -318,3 +320,55 @@ def test_a_gpu_that_is_not_there_is_refused():
         assert find_device("auto") == "cpu"
         with pytest.raises(BenchError, match="PyTorch sees no GPU here"):
             find_device("cuda")
+
+
+def bench(*arguments):
+    return loadgen("bench", "engine", *arguments, "--seconds", "0", "--rounds", "2", "--device", "cpu")
+
+
+def test_what_cannot_be_measured_or_written_is_one_line(tiny, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "model.onnx").write_text("x")
+    for arguments, code, says in (
+        ((tiny, "--out", tmp_path / "file"), 2, f"--out {tmp_path / 'file'} cannot be made a folder: File exists"),
+        ((tmp_path / "model.onnx",), 2, "bench engine measures 'minilm' or a Hugging Face folder"),
+        (("some.module:factory",), 2, "bench engine measures 'minilm' or a Hugging Face folder"),
+        ((tiny, "--floor", "2", "--autotune"), 2, "floor 2.0: an agreement is -1 to 1"),
+        ((tiny, "--floor", "nan"), 2, "floor nan: an agreement is -1 to 1"),
+    ):  # fmt: skip
+        answer = bench(*arguments)
+        assert (answer.code, len(answer.error_lines)) == (code, 1)
+        assert says in answer.error_lines[0]
+
+
+def test_exit_codes_tell_a_choice_from_none_and_figures_from_none(tiny, tmp_path):
+    small = (tiny, "--batches", "1", "--lengths", "8", "--runtimes", "torch", "--out", tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "trace.json").write_text("of an earlier one")
+    answer = bench(*small, "--autotune", "--ceiling", "1B")
+    assert answer.code == 1
+    assert re.search(
+        r"nothing keeps to the limits: torch fp32, batch 1, length 8: peak .* over 1 B", answer.out
+    )
+    assert not (tmp_path / "out" / "trace.json").exists()
+    answer = bench(*small, "--precisions", "int8")
+    assert (answer.code, answer.error_lines) == (3, ["error: no cell was measured"])
+    assert "calibrated with 32 rows: the lengths measured" in answer.out
+
+
+def test_figures_that_cannot_be_written_are_shown(tiny, tmp_path):
+    (tmp_path / "engine.json").mkdir()
+    answer = bench(tiny, "--batches", "1", "--lengths", "8", "--runtimes", "torch", "--out", tmp_path)
+    assert re.search(r"torch fp32 +1 +8 ", answer.out)
+    assert (answer.code, "written to" in answer.out) == (3, False)
+    assert f"cannot write {tmp_path / 'engine.json'}: Is a directory" in answer.error_lines[0]
+
+
+def test_answers_that_are_no_numbers_are_null_and_what_has_no_tokens_counts_none():
+    nan = float("nan")
+    facts = {"model": {"label": "m"}, "device": {"name": "d"}}
+    told = summary(Asked(), [cell(cosine=nan), cell(batch=4, tokens=False)], facts, finished=True)
+    assert [one["cosine"] for one in told["cells"]] == [None, 1.0]
+    assert [one["tokens_per_s"] for one in told["cells"]] == [1600.0, None]
+    json.dumps(told, allow_nan=False)
+    assert page(told).startswith("<!doctype html>")  # which refuses what JSON cannot say

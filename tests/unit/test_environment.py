@@ -160,7 +160,12 @@ def folders(tmp_path):
     (tmp_path / "run" / "run.json").write_text(json.dumps({"client": {**here, "kernel": "5.0"}}))
     for number, torch in ((2, "2.13.0"), (10, "2.14.0")):
         (tmp_path / "model" / str(number)).mkdir(parents=True)
-        sidecar = {"versions": {"torch": torch}, "environment": here["environment"]}
+        environment = {
+            **here["environment"],
+            "libraries": {**here["environment"]["libraries"], "torch": torch},
+        }
+        sidecar = {"versions": {"torch": torch, "python": here["python"]}, "environment": environment}
+        sidecar["machine"] = {**facts.machine(), "kernel": "5.1"}
         (tmp_path / "model" / str(number) / "convert.json").write_text(json.dumps(sidecar))
     (tmp_path / "env.json").write_text(json.dumps({**here, "triton": None, "mismatches": []}))
     return tmp_path
@@ -171,7 +176,18 @@ def test_diff_of_runs_conversions_files_and_here(folders):
     assert [(d["key"], d["a"], d["b"]) for d in answer.json] == [("kernel", "5.0", client_facts()["kernel"])]
     assert loadgen("env", "diff", folders / "env.json", "here").out == "the same\n"
     answer = loadgen("env", "diff", folders / "model" / "2", folders / "model")
-    assert answer.out.splitlines() == [f"{'packages.torch':36} 2.13.0  ->  2.14.0", "1 differences"]
+    assert answer.out.splitlines() == [
+        f"{'environment.libraries.torch':36} 2.13.0  ->  2.14.0",
+        "1 differences",
+    ]
+
+
+def test_a_conversion_and_a_run_differ_in_nothing_that_only_one_writes_down(folders):
+    here = client_facts()
+    torch = here["environment"]["libraries"].get("torch")
+    wanted = {"kernel": ("5.1", here["kernel"]), "environment.libraries.torch": ("2.14.0", torch)}
+    answer = loadgen("env", "diff", folders / "model", "here", "--json")
+    assert {d["key"]: (d["a"], d["b"]) for d in answer.json} == wanted
 
 
 def test_what_holds_no_environment_is_one_line(folders, tmp_path):
