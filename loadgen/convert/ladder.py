@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.convert.encoder import Encoder
-from loadgen.convert.parity import Feeds, ParityError, Run, make_feeds, torch_run
+from loadgen.convert.parity import Feeds, ParityError, ParityMissedError, Run, make_feeds, torch_run
 
 AT_ONCE = "at once"  # ends the name of a rung that asks each row alone already
 _TIE = 1e-6  # between cosines of float32 vectors of unit length
@@ -166,10 +166,10 @@ def climb(  # noqa: PLR0913 - each by name
 
 
 def require(climbed: Climb) -> None:
-    """Raises ParityError with the first numbers beyond the limits."""
+    """Raises ParityMissedError with the first numbers beyond the limits."""
     if climbed.passed:
         return
-    raise ParityError(
+    raise ParityMissedError(
         f"parity failed for {climbed.precision} at {len(climbed.faults)} of {len(climbed.steps)} steps, "
         f"first {climbed.faults[0]}; nothing was published (--force publishes with this verdict)"
     )

@@ -29,7 +29,13 @@ ALONE_FILE = "alone = padded, source"
 
 
 class ParityError(LoadgenError):
-    """The export does not say what the model says; the message carries the numbers."""
+    """The export does not say what the model says, or does not run; the message carries the numbers."""
+
+
+class ParityMissedError(ParityError):
+    """Everything ran, and a limit was missed: the exit code of a missed objective."""
+
+    exit_code = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,9 +133,9 @@ def verdict(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> str | Non
 
 
 def require(found: Sequence[ParityPoint], max_abs: float = MAX_ABS) -> None:
-    """Raises ParityError with the verdict, if there is one."""
+    """Raises ParityMissedError with the verdict, if there is one."""
     if (why := verdict(found, max_abs)) is not None:
-        raise ParityError(f"{why}; nothing was published")
+        raise ParityMissedError(f"{why}; nothing was published")
 
 
 def _alone(

@@ -3,6 +3,7 @@
 import json
 import resource
 import signal
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -15,7 +16,7 @@ from loadgen.convert.encoder import load_encoder
 from loadgen.convert.export import ExportError
 from loadgen.convert.inputs import InputError
 from loadgen.convert.options import ConvertOptions, SourceOptions
-from loadgen.convert.parity import ALONE_ONNX, onnx_run
+from loadgen.convert.parity import ALONE_ONNX, ParityMissedError, onnx_run
 from loadgen.convert.publish import PublishError
 from loadgen.convert.sources import find_source
 from loadgen.records import LoadgenError
@@ -313,6 +314,9 @@ def test_ctrl_c_is_130_and_a_line(tmp_path):
 
 def test_force_says_what_it_publishes_and_the_sidecar_is_json(tmp_path):
     options = ConvertOptions(name="m", repository=tmp_path, force=True, source=SourceOptions(tensors=(X,)))
+    with pytest.raises(ParityMissedError) as missed:
+        convert(HERE + "Lost", replace(options, force=False))
+    assert missed.value.exit_code == 1
     steps = []
     convert(HERE + "Lost", options, steps.append)
     (line,) = [step for step in steps if step.startswith("WARNING")]
