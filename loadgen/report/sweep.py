@@ -34,7 +34,8 @@ def conclusion(result: dict[str, Any]) -> list[str]:
     )
     lines = []
     if best["configuration"] is None:
-        lines.append(f"{wish}: none of {len(result['configurations'])} configurations"
+        sure = "none" if best["verdict"] == "none" else "so far none"
+        lines.append(f"{wish}: {sure} of {len(result['configurations'])} configurations"
                      if blocks["finished"] else "nothing was measured yet")  # fmt: skip
     else:
         lines.append(f"{wish}: {best['configuration']}")
@@ -48,8 +49,9 @@ def conclusion(result: dict[str, Any]) -> list[str]:
         if best["rivals"]:
             lines.append(f"may be as good: {'; '.join(best['rivals'])}")
     if best["invalid_blocks"]:
-        lines.append(f"{best['invalid_blocks']} of {blocks['finished']} blocks are not valid (loadgen report tells why): "
-                     "the verdict cannot be trusted")  # fmt: skip
+        first = f"{result['path']}/blocks/{result['invalid'][0]}"
+        lines.append(f"not valid: {', '.join(result['invalid'])} of {blocks['finished']} blocks: the verdict cannot be "
+                     f"trusted; loadgen report {first} tells why")  # fmt: skip
     if blocks["finished"] < blocks["planned"]:
         lines.append(f"{blocks['finished']} of {blocks['planned']} blocks are measured; "
                      f"loadgen sweep resume {result['path']} goes on")  # fmt: skip
