@@ -25,6 +25,12 @@ _SAID = {
     "none": "none meets the objectives",
 }
 
+_SEEN = {  # doubts that say why a cell is what it is
+    "idle_while_pending": "the server sat idle with requests waiting (a queue policy or priorities can do that)",
+    "rejected": "the server rejected requests",
+    "failures": "requests failed",
+}
+
 
 def conclusion(result: dict[str, Any]) -> list[str]:
     """The verdict in lines of words."""
@@ -58,6 +64,10 @@ def conclusion(result: dict[str, Any]) -> list[str]:
     lines += [
         f"left out: {row['name']}: {row['failed']}" for row in result["configurations"] if row["failed"]
     ]
+    for code, said in _SEEN.items():
+        where = [f"{c['configuration']} at {c['load']}" for c in result["cells"] if c["doubts"].get(code)]
+        if where:
+            lines.append(f"{said}: {'; '.join(where)}")
     unsteady = [visit["configuration"] for visit in result["visits"] if not visit.get("steady", True)]
     if unsteady:
         lines.append(

@@ -153,3 +153,34 @@ def test_a_journal_that_is_none_is_one_line(tmp_path, text):
 def test_report_of_a_sweep_names_the_verb_that_shows_it(tmp_path):
     (tmp_path / "sweep.json").write_text("{}")
     assert f"loadgen sweep show {tmp_path}" in loadgen("report", tmp_path).err
+
+
+@pytest.mark.parametrize("how", [(), ("--json",)])
+def test_a_result_that_cannot_be_written_is_shown_all_the_same(swept, how):
+    """An archive's folder is read-only, a disk is full: what was measured is still to be seen."""
+    _, call, out = swept
+    assert call().code in (0, 3)
+    (out / "result.json").unlink()
+    (out / "result.json").mkdir()
+    shown = loadgen("sweep", "show", out, *how)
+    assert (shown.code, shown.err) == (3, f"error: cannot write {out}/result.json: Is a directory\n")
+    assert "delay 5 ms" in shown.out
+
+
+def test_rejections_and_failures_of_a_cell_are_told(swept):
+    mock, call, out = swept
+    mock.answer = lambda n: (0.005, 429 if mock._in_flight > 1 else 200, "busy")  # of two users one
+    assert call().code in (0, 3)
+    said = " ".join(loadgen("sweep", "show", out).out.split())
+    assert "the server rejected requests: delay 0 at 2 users; delay 5 ms at 2 users" in said
+
+
+def test_a_field_that_is_none_is_refused_in_one_line(swept, tmp_path):
+    _, call, out = swept
+    (tmp_path / "sweep.yaml").write_text(SWEEP.replace("delay: [0ms, 5ms]", "set: {nonsense: [3]}"))
+    refused = call()
+    assert refused.code == 2
+    assert len(refused.error_lines) == 1
+    assert refused.err.count("max_batch_size") == 1  # what is allowed, once
+    assert "Available Fields" not in refused.err
+    assert not out.exists()
