@@ -102,7 +102,8 @@ def write_atomic(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
         temporary.replace(path)
     except OSError as why:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # a read-only disk refuses that too
+            temporary.unlink(missing_ok=True)
         raise NotMeasuredError(f"cannot write {path}: {why.strerror}") from None
 
 

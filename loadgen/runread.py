@@ -136,7 +136,8 @@ def _read_info(path: Path) -> dict[str, Any]:
     try:
         info = json.loads((path / RUN).read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise LoadgenError(f"{path}: not a run folder (no {RUN} in it)") from None
+        hint = f"; it is a sweep's: loadgen sweep show {path}" if (path / "sweep.json").exists() else ""
+        raise LoadgenError(f"{path}: not a run folder (no {RUN} in it){hint}") from None
     except NotADirectoryError:
         raise LoadgenError(f"{path}: not a run folder but a file") from None
     except OSError as why:

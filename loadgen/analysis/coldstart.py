@@ -139,6 +139,11 @@ def summarise(cold: Mapping[str, Any]) -> dict[str, Any]:
     return {"conditions": conditions, "doubts": [asdict(d) for d in _doubts(cold, conditions)]}
 
 
+def answered(cold: Mapping[str, Any]) -> bool:
+    """Whether any request of any repeat was answered."""
+    return any(OK in shape["outcomes"] for repeat in cold["repeats"] for shape in repeat["shapes"])
+
+
 def _condition(
     condition: Mapping[str, Any], repeats: Sequence[Mapping[str, Any]], cold: Mapping[str, Any]
 ) -> dict[str, Any]:
@@ -210,6 +215,9 @@ def _shape_doubts(condition: Mapping[str, Any], instances: int) -> list[Doubt]:
         if lost := shape["cold_timeouts"]:
             doubts.append(Doubt("cold_timeouts", f"{where}: {lost} timeouts, all in the cold phase, before the answers settled",
                                 "raise --timeout to see how long they take, and warm the model up"))  # fmt: skip
+        if lost := shape["cold_errors"]:
+            doubts.append(Doubt("cold_errors", f"{where}: {lost} answers were errors before they settled",
+                                "see the server's log: does the model take this length and batch?"))  # fmt: skip
         if late := shape["beyond_kinds_timeout"]:
             doubts.append(Doubt("beyond_timeout", f"{where}: {late} answers took longer than the kind's own timeout: clients would have given up",
                                 "warm up, or give the first requests more time"))  # fmt: skip

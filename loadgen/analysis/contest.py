@@ -23,6 +23,7 @@ CLEAR = 0.95
 CLOSE = 0.03  # a difference that is not worth another night
 LEAST_SPREAD = 4
 _PASSES = 50
+_MOST_LOG = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +78,9 @@ def drawn(values: Floats, rng: np.random.Generator, draws: int = DRAWS) -> Float
         normal = rng.standard_normal((draws, len(values)))
         truth = np.tile(one.mean, (draws, 1))
         truth[:, finite] = middle + normal[:, finite] * np.sqrt(kept * noise[:, finite])
-        layers.append(np.exp(truth) if one.ratios else truth)
+        # with one degree of freedom a draw may lie beyond any number: such a one is only very large
+        bounded = np.where(np.isinf(truth), truth, np.clip(truth, -_MOST_LOG, _MOST_LOG))
+        layers.append(np.exp(bounded) if one.ratios else truth)
     return np.stack(layers, axis=2)
 
 

@@ -26,6 +26,7 @@ from loadgen.traffic.sweep import Block, Sweep, parse_sweep
 FORMAT = 1
 JOURNAL, BLOCKS, RESULT, PAGE = "sweep.json", "blocks", "result.json", "sweep.html"
 ALWAYS = ("requests/s > 0", "items/s > 0", "latency p50 < 100h", "latency p99 < 100h")
+_KEYS = {"sweep", "profile", "model", "target", "protocol", "repository", "base", "command", "visits"}
 _TOLD = ("achieved_per_s", "items_per_s", "p50_ns", "p99_ns", "mean_batch", "queue_ns", "compute_ns")
 
 
@@ -37,6 +38,10 @@ def read_journal(path: Path) -> dict[str, Any]:
         raise LoadgenError(f"{path}: not the folder of a sweep (no {JOURNAL} in it)") from None
     except (OSError, ValueError) as why:
         raise LoadgenError(f"{path / JOURNAL}: cannot be read: {why}") from None
+    if not isinstance(journal, dict) or journal.get("format") != FORMAT or not journal.keys() >= _KEYS:
+        raise LoadgenError(
+            f"{path / JOURNAL}: not written by `loadgen sweep` of this version (format {FORMAT})"
+        )
     return journal
 
 
@@ -81,6 +86,8 @@ def read_sweep(path: Path) -> dict[str, Any]:
     )
     names = [one.name for one in sweep.candidates]
     cells = _cells(sweep, figures, bounds)
+    failed = journal.get("failed", {})
+    waited_for = [one.name not in failed for one in sweep.candidates]
     return {
         "format": FORMAT,
         "name": sweep.name,
@@ -92,15 +99,16 @@ def read_sweep(path: Path) -> dict[str, Any]:
         "blocks": {"planned": len(blocks), "finished": len(done), "block_ns": sweep.block_ns, "repeats": sweep.repeats},
         "best_in": sweep.best,
         "objectives": list(sweep.objectives),
-        "best": _best(names, outcome, figures),
+        "best": _best(names, outcome, figures, settled=_settled(outcome, waited_for)),
         "configurations": [
             {"name": name, "changes": str(one.changes), "score": _number(outcome.scores[i]),
              "probability_best": None if outcome.probability is None else round(float(outcome.probability[i]), 4),
-             "failed": journal.get("failed", {}).get(name)}
+             "failed": failed.get(name)}
             for i, (name, one) in enumerate(zip(names, sweep.candidates, strict=True))
         ],
         "effects": _effects(sweep, outcome),
         "cells": cells,
+        "invalid": [b.name for b in done if figures.valid[b.configuration, b.load, b.round] == 0],
         "visits": journal.get("visits", []),
     }  # fmt: skip
 
@@ -205,16 +213,26 @@ def _effects(sweep: Sweep, outcome: Outcome) -> list[dict[str, Any]]:
     return rows
 
 
-def _best(names: list[str], outcome: Outcome, figures: _Figures) -> dict[str, Any]:
-    """The winner with its probability, and in words why it is not surer."""
+def _settled(outcome: Outcome, waited_for: list[bool]) -> bool:
+    """Whether every configuration that could be loaded has a score, and there is one at all."""
+    missing = np.isnan(outcome.scores)
+    return not missing[waited_for].any() and not missing.all()
+
+
+def _best(names: list[str], outcome: Outcome, figures: _Figures, *, settled: bool) -> dict[str, Any]:
+    """The winner with its probability, and in words why it is not surer.  That none meets the objectives can only
+    be said when all have been measured (`settled`).
+    """
     shares = outcome.probability
     rivals = [] if shares is None or outcome.best is None else [
         names[i] for i in np.argsort(-shares).tolist() if i != outcome.best and shares[i] >= 0.05  # noqa: PLR2004
     ]  # fmt: skip
     invalid = int((figures.valid == 0).sum())
+    verdict = outcome.verdict
+    doubtful = {"clear", "close", "none"} if invalid else set() if settled else {"none"}
     return {
         "configuration": None if outcome.best is None else names[outcome.best],
-        "verdict": "inconclusive" if invalid and outcome.verdict in ("clear", "close") else outcome.verdict,
+        "verdict": "inconclusive" if verdict in doubtful else verdict,
         "probability": None
         if shares is None or outcome.best is None
         else round(float(shares[outcome.best]), 4),

@@ -84,11 +84,12 @@ def coldstart(
 
     Leaves a folder with coldstart.json; Ctrl-C keeps the repeats that were finished.  At a target the model is
     unloaded and loaded again and again: take one that nobody else uses.
-    Exit code: 0 measured, 2 usage, 3 nothing was a cold start, 130 interrupted.
+    Exit code: 0 measured, 2 usage, 3 nothing was a cold start or nothing was answered, 130 interrupted.
 
     Example: loadgen coldstart traffic_profiles/steady.yaml --repeats 5
     """
     numpy_without_threads()
+    from loadgen.analysis.coldstart import answered
     from loadgen.connect.options import ConnectOptions, parse_headers
     from loadgen.lab.coldstart import DROPPED, WARM, ColdOrder
     from loadgen.lab.coldstart import coldstart as measure
@@ -98,7 +99,12 @@ def coldstart(
 
     read = load_profile(profile)
     given = [_duration(*pair) for pair in (("--timeout", timeout), ("--wait", wait))]
+    if not given[0]:
+        raise LoadgenError(
+            f"--timeout {timeout}: no answer comes in no time; allowed: more than 0, e.g. 120s"
+        )
     where, asked = parse_target(target) if target else None, _lengths(lengths)
+    options = ConnectOptions(parse_headers(header or []))
     path = make_run_folder(f"{read.name}-cold", out, datetime.now(UTC).isoformat(timespec="milliseconds"))
 
     def save(cold: dict[str, Any]) -> None:
@@ -112,7 +118,7 @@ def coldstart(
             within=within / 100, caches={"both": (WARM, DROPPED)}.get(cache.value, (cache.value,)),
             warmups={"both": (False, True), "on": (True,), "off": (False,)}[warmup.value],
             drop_machine=drop is Drop.machine, timeout_ns=given[0], wait_ns=given[1],
-            unload_ns=min(given[1], 60 * 10**9), options=ConnectOptions(parse_headers(header or [])),
+            unload_ns=min(given[1], 60 * 10**9), options=options,
             say=progress.say, tick=progress.tick, save=save,
         )  # fmt: skip
         try:
@@ -123,7 +129,7 @@ def coldstart(
             else:
                 drop_run_folder(path)
     _show(cold, path, as_json=as_json)
-    raise typer.Exit(130 if cold["status"] == "interrupted" else 0)
+    raise typer.Exit(130 if cold["status"] == "interrupted" else 0 if answered(cold) else 3)
 
 
 def _whole(cold: dict[str, Any]) -> dict[str, Any]:

@@ -131,14 +131,16 @@ def _told(folder: Path, as_json: bool) -> dict[str, Any]:
     from loadgen.runfile import write_atomic
 
     result = read_sweep(folder)
-    write_atomic(folder / RESULT, dumps(result))
-    write_atomic(folder / PAGE, render_sweep(result))
-    with printed():
+    with printed():  # first: a full disk or an archive's folder hides no result
         if as_json:
             typer.echo(json.dumps(result, indent=1))
         else:
             from rich.console import Console
 
             print_sweep(result, Console(highlight=False))
+    write_atomic(folder / RESULT, dumps(result))
+    write_atomic(folder / PAGE, render_sweep(result))
+    with printed():
+        if not as_json:
             typer.echo(f"\n{folder / PAGE}")
     return result

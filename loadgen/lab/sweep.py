@@ -23,7 +23,7 @@ from loadgen.analysis.sweep import BLOCKS, FORMAT, JOURNAL, finished, read_journ
 from loadgen.lab.run import Order, measure
 from loadgen.lab.steady import WINDOW_NS, warm
 from loadgen.lab.watch import Beside, beside, known_beside
-from loadgen.records import LoadgenError
+from loadgen.records import LoadgenError, NotMeasuredError
 from loadgen.runfile import RUN, write_atomic
 from loadgen.target import Target, parse_target
 from loadgen.traffic.profile import TrafficProfile, parse_profile
@@ -33,12 +33,16 @@ from loadgen.triton.local import LocalTriton
 from loadgen.triton.overlay import OverlayError, check, only_instances_differ, overlaid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Mapping
 
     from loadgen.traffic.sweep import Block, Sweep
 
 _CUT = "cut"  # where blocks go that were interrupted: their records are kept, they are in no figure
 _READY_NS = 120 * 10**9
+
+
+class BrokenOffError(NotMeasuredError):
+    """The server went away, or its model is no longer what was loaded, while a sweep was under way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,7 @@ class _Server:
     load: Target
     log: Path | None
     config: dict[str, Any] | None = None
+    served: Mapping[str, Any] | None = None  # the same as the server tells it, with what it filled in
     warm: bool = False  # steady under that configuration
     beside: Beside | None = None
 
@@ -102,6 +107,9 @@ def resume_sweep(path: Path, say: Callable[[str], None], tick: Callable[[str], N
     journal = read_journal(path)
     sweep, told = sweep_of(journal), journal["profile"]
     traffic = parse_profile(told["text"], told["name"], Path(told["folder"]))
+    with suppress(LoadgenError):  # it may be gone: what was written down is enough
+        if sweep.traffic().sha256 != traffic.sha256:
+            say(f"{sweep.profile} was changed since: the sweep goes on with the text it began with")
     return _Drive(path, journal, sweep, traffic, say, tick).go()
 
 
@@ -137,9 +145,11 @@ class _Drive:
         if not todo:
             self._save("finished")
             return Swept(self.path, interrupted=False)
+        begun = False
         try:
             with self._server() as server:
                 self._prepare(server)
+                begun = True
                 for block in todo:
                     done = len(blocks) - len(todo) + todo.index(block)
                     if not self._block(server, block, f"block {done + 1} of {len(blocks)}"):
@@ -150,9 +160,11 @@ class _Drive:
                 raise
             self._save("interrupted")
             return Swept(self.path, interrupted=True)
-        except LoadgenError:
+        except LoadgenError as why:
             self._save("broken")
-            raise
+            if not begun:
+                raise
+            raise BrokenOffError(f"{why}; loadgen sweep resume {self.path} goes on") from None
         self._save("finished" if not self.journal["failed"] else "failed in part")
         return Swept(self.path, interrupted=False)
 
@@ -212,9 +224,11 @@ class _Drive:
         self.say(f"{which}: {one.name} at {load}")
         try:
             return self._bring(server, block) and self._measure(server, block)
+        except BrokenOffError:
+            raise
         except LoadgenError as why:
             if not asyncio.run(_alive(server)):
-                raise
+                raise BrokenOffError(f"{one.name} at {load}: {why}") from None
             self.journal["failed"][one.name] = str(why)
             self.say(f"{one.name} is left out: {why}")
             self._save()
@@ -240,8 +254,12 @@ class _Drive:
         folder = self.path / BLOCKS / block.name
         self._set_aside(folder)
         measured = measure(self._order(server, text, folder, block.seed))
-        if measured.interrupted:
+        why = None if measured.interrupted else asyncio.run(_changed(server, self.journal["model"]))
+        if measured.interrupted or why:
             self._set_aside(folder)
+        if why:
+            one, load = self.sweep.candidates[block.configuration], self.sweep.loads[block.load]
+            raise BrokenOffError(f"{one.name} at {load} is not counted: {why}")
         return not measured.interrupted
 
     def _window(self, server: _Server, name: str) -> tuple[Path, bool]:
@@ -274,6 +292,16 @@ async def _alive(server: _Server) -> bool:
             return False
 
 
+async def _changed(server: _Server, model: str) -> str | None:
+    """Why the model that was just measured is not the one that was loaded; None when it is."""
+    async with Control(server.control) as control:
+        try:
+            config = (await control.model_facts(model)).config
+        except LoadgenError as why:
+            return str(why)
+    return None if config == server.served else f"somebody else loaded {model!r} with another configuration"
+
+
 async def _own_config(server: _Server, model: str) -> dict[str, Any]:
     """As the repository has it: an override that someone left is gone after an unload."""
     async with Control(server.control, log=server.log) as control:
@@ -283,7 +311,7 @@ async def _own_config(server: _Server, model: str) -> dict[str, Any]:
         facts = await control.model_facts(model)
     if facts.config is None:
         raise LoadgenError(f"{server.control.url} tells no model configuration: a sweep needs one to change")
-    server.config = dict(facts.config)
+    server.config = server.served = dict(facts.config)
     return dict(facts.config)
 
 
@@ -301,5 +329,6 @@ async def _bring(server: _Server, model: str, config: dict[str, Any]) -> dict[st
             await control.unload(model)
         await control.load(model, config)
         await control.wait_model_ready(model, timeout_ns=_READY_NS)
+        server.served = (await control.model_facts(model)).config
     server.config = config
     return {"how": "resized" if live else "loaded", "load_ns": time.monotonic_ns() - asked}

@@ -25,6 +25,12 @@ _SAID = {
     "none": "none meets the objectives",
 }
 
+_SEEN = {  # doubts that say why a cell is what it is
+    "idle_while_pending": "the server sat idle with requests waiting (a queue policy or priorities can do that)",
+    "rejected": "the server rejected requests",
+    "failures": "requests failed",
+}
+
 
 def conclusion(result: dict[str, Any]) -> list[str]:
     """The verdict in lines of words."""
@@ -34,7 +40,8 @@ def conclusion(result: dict[str, Any]) -> list[str]:
     )
     lines = []
     if best["configuration"] is None:
-        lines.append(f"{wish}: none of {len(result['configurations'])} configurations"
+        sure = "none" if best["verdict"] == "none" else "so far none"
+        lines.append(f"{wish}: {sure} of {len(result['configurations'])} configurations"
                      if blocks["finished"] else "nothing was measured yet")  # fmt: skip
     else:
         lines.append(f"{wish}: {best['configuration']}")
@@ -48,14 +55,19 @@ def conclusion(result: dict[str, Any]) -> list[str]:
         if best["rivals"]:
             lines.append(f"may be as good: {'; '.join(best['rivals'])}")
     if best["invalid_blocks"]:
-        lines.append(f"{best['invalid_blocks']} of {blocks['finished']} blocks are not valid (loadgen report tells why): "
-                     "the verdict cannot be trusted")  # fmt: skip
+        first = f"{result['path']}/blocks/{result['invalid'][0]}"
+        lines.append(f"not valid: {', '.join(result['invalid'])} of {blocks['finished']} blocks: the verdict cannot be "
+                     f"trusted; loadgen report {first} tells why")  # fmt: skip
     if blocks["finished"] < blocks["planned"]:
         lines.append(f"{blocks['finished']} of {blocks['planned']} blocks are measured; "
                      f"loadgen sweep resume {result['path']} goes on")  # fmt: skip
     lines += [
         f"left out: {row['name']}: {row['failed']}" for row in result["configurations"] if row["failed"]
     ]
+    for code, said in _SEEN.items():
+        where = [f"{c['configuration']} at {c['load']}" for c in result["cells"] if c["doubts"].get(code)]
+        if where:
+            lines.append(f"{said}: {'; '.join(where)}")
     unsteady = [visit["configuration"] for visit in result["visits"] if not visit.get("steady", True)]
     if unsteady:
         lines.append(

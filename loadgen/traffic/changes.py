@@ -91,6 +91,11 @@ class Grid(Part):
     preserve_ordering: Many[bool] | None = None
     set: dict[str, Many[Any]] = Field(default_factory=dict)
 
+    @property
+    def is_empty(self) -> bool:
+        """No setting has values."""
+        return not self.set and all(getattr(self, key) is None for key in Grid.model_fields if key != "set")
+
     def combinations(self) -> list[Changes]:
         """Every combination, the last key changing fastest.  Batching off meets no setting of the batcher: those
         combinations are one.

@@ -15,6 +15,7 @@ from loadgen.records import LoadgenError
 from loadgen.units import show_bytes
 
 MOST_BYTES = 256 * 1024
+PROFILE_NEEDS = "a profile needs kinds and phases (see `loadgen profile keys`)"
 _MOST_NODES = 20_000  # counted with every alias expanded, so that a small text cannot become a huge profile
 _MOST_DEPTH = 30
 
@@ -59,34 +60,34 @@ def show_path(path: Sequence[str | int]) -> str:
     return text
 
 
-def read_text(path: Path) -> str:
-    """The text of a profile file; ProfileError when there is none that can be read."""
+def read_text(path: Path, what: str = "traffic profile") -> str:
+    """The text of a file that holds a `what`; ProfileError when there is none that can be read."""
     try:
         with path.open("rb") as file:
             raw = file.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        raise ProfileError(f"{path}: no such file; name a traffic profile (YAML or JSON)") from None
+        raise ProfileError(f"{path}: no such file; name a {what} (YAML or JSON)") from None
     except IsADirectoryError:
-        raise ProfileError(f"{path}: is a folder; name a traffic profile in it (YAML or JSON)") from None
+        raise ProfileError(f"{path}: is a folder; name a {what} in it (YAML or JSON)") from None
     except (OSError, ValueError) as why:
         reason = why.strerror if isinstance(why, OSError) else str(why)
         raise ProfileError(f"{path}: cannot be read: {reason}") from None
     if len(raw) > MOST_BYTES:
-        raise ProfileError(f"{path}: larger than {show_bytes(MOST_BYTES)}, which no traffic profile needs")
+        raise ProfileError(f"{path}: larger than {show_bytes(MOST_BYTES)}, which no {what} needs")
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as why:
         raise ProfileError(f"{path}: not UTF-8 text (byte {why.start}); save it as UTF-8") from None
 
 
-def read_document(text: str, name: str) -> Document:
-    """Parses and bounds a text; ProfileError says where it breaks."""
+def read_document(text: str, name: str, needs: str = PROFILE_NEEDS) -> Document:
+    """Parses and bounds a text; ProfileError says where it breaks, and what an empty one `needs`."""
     if len(text) > MOST_BYTES:
         raise ProfileError(f"{name}: larger than {show_bytes(MOST_BYTES)}, which no traffic profile needs")
     document = _read_json(text, name) if text.lstrip().startswith("{") else None
     document = document or _read_yaml(text, name)
     if document.data is None:
-        raise ProfileError(f"{name}: empty; a profile needs kinds and phases (see `loadgen profile keys`)")
+        raise ProfileError(f"{name}: empty; {needs}")
     _Walk(name, document).visit(document.data, ())
     return document
 

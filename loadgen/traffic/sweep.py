@@ -134,7 +134,7 @@ class Sweep(Written):
     @model_validator(mode="after")
     def _whole(self) -> Self:
         faults: list[tuple[tuple[str | int, ...], str]] = []
-        if self.configurations is None and self.grid is None:
+        if self.configurations is None and (self.grid is None or self.grid.is_empty):
             raise ValueError("needs configurations, grid or both: what is compared?")
         try:
             self.contest  # noqa: B018 - read for its faults
@@ -148,6 +148,11 @@ class Sweep(Written):
         names = [str(load) for load in self.loads]
         faults += [(("loads", i), f"{name} is there twice; keep one") for i, name in enumerate(names)
                    if name in names[:i]]  # fmt: skip
+        for index, name in enumerate(given := [one.name for one in self.configurations or ()]):
+            if name is not None and name in given[:index]:
+                faults.append(
+                    (("configurations", index, "name"), f"{name} is there twice; give each its own")
+                )
         if faults:
             raise FaultsError(*faults)
         return self
@@ -263,7 +268,7 @@ def _with_phases(traffic: TrafficProfile, phases: list[Any], **more: Any) -> str
 
 def parse_sweep(text: str, name: str, folder: Path = Path()) -> Sweep:
     """Reads a sweep from its text; `name` stands in front of every message.  Raises ProfileError."""
-    document = read_document(text, name)
+    document = read_document(text, name, "a sweep needs profile, loads, and grid or configurations")
     data = document.data
     if isinstance(data, dict) and "name" not in data:
         data = {"name": Path(name).stem or "sweep", **data}
@@ -282,4 +287,4 @@ def parse_sweep(text: str, name: str, folder: Path = Path()) -> Sweep:
 
 def load_sweep(path: Path) -> Sweep:
     """Reads a sweep from a file.  Raises ProfileError, one line a problem."""
-    return parse_sweep(read_text(path), str(path), path.parent)
+    return parse_sweep(read_text(path, "sweep"), str(path), path.parent)

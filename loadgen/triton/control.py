@@ -21,7 +21,7 @@ from loadgen.triton import named
 from loadgen.triton.facts import model_facts
 from loadgen.triton.grpc_link import GrpcLink
 from loadgen.triton.links import HttpLink, Link, NoServerError, ServerSaidError
-from loadgen.triton.words import load_failure, not_serving, one_line
+from loadgen.triton.words import load_failure, not_serving, one_line, without_control
 
 _POLL_S = 0.02
 _SETTLED = 4  # equal readings in a row
@@ -196,7 +196,10 @@ class Control:
         try:
             await self._link.unload(model)
         except ServerSaidError as why:
-            raise self._unexpected(f"to unload {model!r}", why) from None
+            missing = await self._missing_api() if known is None else None
+            raise missing or self._unexpected(
+                f"to unload {model!r}", why, without_control(why.message)
+            ) from None
         deadline = time.monotonic_ns() + timeout_ns
         while states := [
             row["state"]
@@ -281,10 +284,10 @@ class Control:
         except (ServerSaidError, NoServerError):
             return None
 
-    def _unexpected(self, what: str, why: ServerSaidError) -> LoadgenError:
+    def _unexpected(self, what: str, why: ServerSaidError, hint: str = "") -> LoadgenError:
         said = one_line(why.message)
         return LoadgenError(
-            f"{self.target.url} refused {what}: {f'{said} ({why.status})' if said else why.status}"
+            f"{self.target.url} refused {what}: {f'{said} ({why.status})' if said else why.status}{hint}"
         )
 
     def _server_log(self) -> str:

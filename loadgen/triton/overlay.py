@@ -102,7 +102,7 @@ def _message(config: Mapping[str, Any]) -> Any:
     try:
         return json_format.ParseDict(dict(config), model_config_pb2.ModelConfig())
     except json_format.ParseError as why:
-        said = " ".join(str(why).split())
+        said = " ".join(str(why).split()).partition(" Available Fields")[0]
         fields = [field.name for field in model_config_pb2.ModelConfig.DESCRIPTOR.fields]
         wrong = next((key for key in config if key not in fields), None)
         hint = f"{near(wrong, fields)}; allowed: {', '.join(fields)}" if wrong else ""

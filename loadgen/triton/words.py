@@ -52,6 +52,13 @@ def load_failure(model: str, said: str, log: str, known: Sequence[str] | None) -
     return f"model {model!r} could not be loaded: {reason}"
 
 
+def without_control(said: str) -> str:
+    """What to do where the server's words say that nobody may load models there; "" when they say something else."""
+    if "load / unload is not allowed" not in said:
+        return ""
+    return "; start it with --model-control-mode=explicit, or leave the target out: an embedded server has it"
+
+
 def not_serving(
     model: str, version: str, index: Iterable[Mapping[str, Any]], where: str, server: str | None
 ) -> str:

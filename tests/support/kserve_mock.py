@@ -66,9 +66,7 @@ class Mock:
         self.ok = 0
         self.target = ""
         self.extra_counts = 0  # what "another client" added
-        self.control = (
-            None  # "explicit": models can be loaded and unloaded; "lies": it says so and does nothing
-        )
+        self.control = None  # "explicit": models can be loaded and unloaded; "lies": it says so and does nothing; "none": Triton's
         self.load_s = 0.0
         self.counted_after_load = 0
         self.loads = []  # (model, configuration or None) of each load
@@ -158,6 +156,9 @@ class Mock:
 
     async def _control(self, request, name, verb):
         """A loaded model whose configuration is not given anew is not loaded again, as in Triton."""
+        if self.control == "none":
+            said = "explicit model load / unload is not allowed if polling is enabled"
+            return web.json_response({"error": said}, status=400)
         model = self.models[name]
         if verb == "unload":
             model.ready = False

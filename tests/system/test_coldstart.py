@@ -214,4 +214,15 @@ def test_what_cannot_be_asked_is_refused(tmp_path):
     with Mock() as mock:
         assert "--lengths 0,x" in measure(mock, tmp_path, "--lengths", "0,x")[0].err
         assert "no kind of the profile sends to model 'q'" in measure(mock, tmp_path, "--model", "q")[0].err
+        assert "a header is written" in measure(mock, tmp_path, "-H", "nocolon")[0].err
+        assert "--timeout 0s: " in measure(mock, tmp_path, "--timeout", "0s")[0].err
     assert not (tmp_path / "out").exists()
+
+
+def test_nothing_answered_is_no_measurement(tmp_path):
+    with Mock(lambda n: (0.0, 500, "out of memory")) as mock:
+        mock.control = "explicit"
+        answer, cold = measure(mock, tmp_path, "--warmup", "off", "--lengths", "8", "--repeats", "1")
+    assert answer.code == 3, answer
+    codes = {doubt["code"]: doubt["text"] for doubt in cold["summary"]["doubts"]}
+    assert "12 answers were errors" in codes["cold_errors"]

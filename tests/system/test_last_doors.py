@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from loadgen.records import NotMeasuredError
+from loadgen.runfile import write_atomic
 from tests.support.cli import loadgen, spawn
 from tests.support.kserve_mock import Mock
 
@@ -89,6 +91,12 @@ def test_a_full_disk_keeps_no_report_from_being_printed(folder):
     assert "latency from due" in done.stdout
     assert done.stderr.startswith(f"error: cannot write {folder / 'summary.json'}: ")
     assert not (folder / "summary.json").exists()
+
+
+def test_what_cannot_be_written_is_told_by_its_own_name(folder):
+    """Where even the file beside it cannot be taken back: a read-only disk, or no folder at all."""
+    with pytest.raises(NotMeasuredError, match=r"^cannot write .*summary\.json/x: Not a directory$"):
+        write_atomic(folder / "summary.json" / "x", "")
 
 
 _GRPC = """

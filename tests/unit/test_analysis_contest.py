@@ -65,6 +65,16 @@ def test_one_round_says_nothing_about_noise():
     assert (outcome.best, outcome.probability, outcome.verdict) == (1, None, "inconclusive")
 
 
+def test_a_draw_beyond_any_number_is_only_a_large_one(recwarn):
+    """Two rounds of two, of which one broke off: one degree of freedom and much noise."""
+    values = np.array([[90.2, 89.3], [1e-9, 87.0]])[:, None, :]
+    outcome = contest([values], most)
+    assert np.isfinite(outcome.drawn).all()
+    assert 0 <= outcome.worse <= 1
+    assert outcome.best == 0
+    assert not recwarn.list
+
+
 def test_no_success_is_the_worst_and_no_candidate_is_none():
     values = np.array([[10.0, 11, 10], [np.inf, 5, 5]])[:, None, :]
     assert means(values)[1, 0] == np.inf

@@ -109,6 +109,7 @@ def test_a_block_warms_at_its_own_load(place):
         (("seed: 7", "best: mean batch"), "best: 'mean batch' is nothing to be best in; allowed: requests/s"),
         (("p99 < 500ms", "p99 < 500"), "objectives[0]: objective 'latency p99 < 500'"),
         (("preferred: [4, 8]", "batching: false"), "batching: false goes with no setting"),
+        (("{preferred", "{name: as published, preferred"), "[1].name: as published is there twice"),
     ],
 )
 def test_what_cannot_be_is_one_line(change, said):
@@ -131,3 +132,19 @@ def test_every_shipped_sweep_is_one(path):
     assert len(read.candidates) >= 12
     assert len(read.loads) >= 3
     assert read.subject(read.traffic()) == "minilm"
+
+
+@pytest.mark.parametrize("grid", ["", "grid: {}", "grid: {set: {}}"])
+def test_nothing_to_compare_is_refused(grid):
+    with pytest.raises(ProfileError, match="what is compared"):
+        sweep(f"profile: p.yaml\nloads: [{{users: 1}}]\n{grid}")
+
+
+def test_a_sweep_that_is_missing_or_empty_is_called_a_sweep(tmp_path):
+    with pytest.raises(ProfileError, match=r"no such file; name a sweep"):
+        load_sweep(tmp_path / "no.yaml")
+    (tmp_path / "empty.yaml").write_text("")
+    with pytest.raises(
+        ProfileError, match=r"empty; a sweep needs profile, loads, and grid or configurations"
+    ):
+        load_sweep(tmp_path / "empty.yaml")
