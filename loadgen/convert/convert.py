@@ -21,12 +21,12 @@ from loadgen.convert.flavours import ONNX, RUNNER, Exported, lay_out, require_fl
 from loadgen.convert.lowering import climb_onnx, climb_served, lower_onnx
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, passed, points, require
+from loadgen.convert.sidecar import SIDECAR
 from loadgen.convert.sources import TOKENIZER, Source, find_source, numbers, sha256
 from loadgen.convert.warmup import Fill
 from loadgen.environment.facts import quick
 
 FORMAT = 1
-SIDECAR = "convert.json"
 _LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "loadgen")
 
 Progress = Callable[[str], None]
