@@ -16,7 +16,8 @@ from loadgen.convert.same_server import require_loadable, require_same_gpu
 from loadgen.convert.serve_options import Flavour, PlanOptions
 from loadgen.environment.probe import server_tensorrt
 from loadgen.records import TensorSpec
-from loadgen.triton.install import home
+from loadgen.triton.config_check import PLATFORMS
+from loadgen.triton.install import BACKENDS, home
 from loadgen.triton.pbtxt import ConfigError
 
 ONNX, PLAN = "model.onnx", "model.plan"
@@ -72,6 +73,11 @@ def lay_out(
         (stage.version / RUNNER.name).write_bytes(RUNNER.read_bytes())
     if shown.why:
         warnings.append(f"max_batch_size is 0, nothing is batched: {shown.why}")
+    if (backend := PLATFORMS.get(str(flavour), (str(flavour), ""))[0]) not in BACKENDS:
+        warnings.append(
+            f"{flavour} needs a Triton with the {backend} backend: the embedded one has {', '.join(BACKENDS)} alone, so "
+            "nobody has asked this model yet; `loadgen parity` asks it where it is served"
+        )
     grid = warmup.plan(
         shown.inputs, options.serve.warmup, model.fills, max_batch=shown.max_batch, version=options.version
     )
