@@ -116,7 +116,7 @@ def _show(told: dict[str, Any], out: Path) -> None:
         typer.echo(
             _ROW.format(
                 f"{cell['runtime']} {cell['precision']}", cell["batch"], cell["length"], show_ns(cell["median_ns"]),
-                show_ns(cell["p99_ns"]), f"{cell['samples_per_s']:,.0f}", f"{cell['tokens_per_s']:,.0f}",
+                show_ns(cell["p99_ns"]), f"{cell['samples_per_s']:,.0f}", "-" if cell["tokens_per_s"] is None else f"{cell['tokens_per_s']:,.0f}",
                 "-" if cell["peak_bytes"] is None else show_bytes(cell["peak_bytes"]),
                 "-" if cell["cosine"] is None else f"{cell['cosine']:.4f}",
             )

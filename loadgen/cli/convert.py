@@ -63,6 +63,9 @@ def convert(
     plan_batch: serving.PlanBatch = "",
     server_tensorrt: serving.ServerTensorRT = "",
     server_compute: serving.ServerCompute = "",
+    tf32: serving.TF32 = False,
+    version_compatible: serving.VersionCompatible = False,
+    workspace_mib: serving.Workspace = 4096,
     precision: Annotated[
         str, typer.Option(help="fp32, fp16, bf16, int8 or fp8; what must stay fp32 is chosen and listed.")
     ] = "fp32",
@@ -150,7 +153,16 @@ def convert(
             versions=versions,
             accelerate=accelerate,
             optimize=optimize,
-            plan=PlanOptions(traffic, buckets, plan_batch, server_tensorrt, server_compute),
+            plan=PlanOptions(
+                traffic,
+                buckets,
+                plan_batch,
+                server_tensorrt,
+                server_compute,
+                tf32,
+                version_compatible,
+                workspace_mib,
+            ),
         ),
         precision=precision,
         calibration=calibration,

@@ -64,7 +64,7 @@ class BuildOptions:
     profiles: tuple[Ranges, ...]
     workspace_bytes: int = 4 * _GIB
     target: str | None = None
-    tf32: bool = True
+    tf32: bool = False
     version_compatible: bool = False
     cache: Path | None = None
 

@@ -121,7 +121,7 @@ def open_engine(bench: Bench, runtime: str, precision: str, *, profile: Path | N
 def _engine(bench: Bench, runtime: str, precision: str, say: Say) -> Iterator[Cell]:
     asked = bench.asked
     memory.tidy(asked.device)
-    before, _ = memory.rss()
+    before, taken = memory.rss()[0], memory.device_used(asked.device)
     sizes = list(asked.sizes())
     say(f"{runtime}, {precision}: opening")
     start = time.monotonic_ns()
@@ -136,7 +136,7 @@ def _engine(bench: Bench, runtime: str, precision: str, say: Say) -> Iterator[Ce
     opened_at, open_ns = memory.rss()[0], float(time.monotonic_ns() - start)
     for at, (batch, length) in enumerate(sizes):
         say(f"{runtime}, {precision}: batch {batch}, length {length} ({at + 1} of {len(sizes)})")
-        cell = Cell(runtime, precision, batch, length, open_ns=open_ns)
+        cell = Cell(runtime, precision, batch, length, open_ns=open_ns, tokens=bench.encoder.vocab_size > 0)
         fresh = memory.reset_peak(asked.device)
         try:
             cell = measure_one(cell)
@@ -145,7 +145,7 @@ def _engine(bench: Bench, runtime: str, precision: str, say: Say) -> Iterator[Ce
             yield replace(cell, error=first_line(why))
             continue
         told = memory.peaks(
-            asked.device, before=before, fresh=fresh, torch_runs=runtime != "onnxruntime",
+            asked.device, before=before, taken=taken, fresh=fresh, torch_runs=runtime.startswith("torch"),
             opened=opened_at if runtime == "onnxruntime" else None,
         )  # fmt: skip
         yield replace(cell, memory=told)

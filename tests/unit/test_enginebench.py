@@ -4,12 +4,15 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from loadgen.cli.app import app
+from loadgen.enginebench import memory, timing
 from loadgen.enginebench import run as run_module
 from loadgen.enginebench.cells import Asked, BenchError, Cell, latency
 from loadgen.enginebench.job import Job, bench_engine
@@ -43,16 +46,42 @@ def test_rates_follow_from_the_median():
     assert Cell("torch", "fp32", 1, 1).samples_per_s is None
 
 
-def test_warm_up_is_in_no_figure_and_rounds_are_at_least_those_asked():
-    calls = []
-    told = time_calls(lambda: calls.append(1), device="cpu", seconds=0, rounds=4, warmup=3)
-    assert (told["rounds"], len(calls)) == (4, 7)
+def test_warm_up_is_in_no_figure_and_rounds_are_at_least_those_asked(monkeypatch):
+    """By a clock that the calls themselves move: the first three take longer, and no latency shows it."""
+    took = iter([900, 500, 300, *range(10, 100)])
+    now = [0]
+    clock = SimpleNamespace(monotonic_ns=lambda: now[0], monotonic=lambda: now[0] / 1e9)
+    with monkeypatch.context() as patched:
+        patched.setattr(timing, "time", clock)
+        told = time_calls(
+            lambda: now.__setitem__(0, now[0] + next(took)), device="cpu", seconds=0, rounds=4, warmup=3
+        )
+    assert (told["rounds"], told["least_ns"], told["median_ns"], told["p99_ns"]) == (4, 10, 11.5, 13)
+    assert told["first_ns"] == 900
     order = []
     parts = [(name, lambda name=name: order.append(name)) for name in ("a", "b")]
     told = time_parts(parts, device="cpu", seconds=0, rounds=2, warmup=2)
     assert order == ["a", "b"] * 4
     assert set(told["parts"]) == {"a", "b"}
     assert told["rounds"] == 2
+
+
+@pytest.mark.parametrize(("torch_runs", "peak"), [(True, 7 * MIB), (False, 50 * MIB)])
+def test_on_a_gpu_only_what_torch_runs_is_counted_by_torch(monkeypatch, torch_runs, peak):
+    """An engine's memory is not torch's: its allocator sees the tensors alone."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 7 * MIB)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (20 * MIB, 100 * MIB))
+    found = memory.peaks("cuda", before=0, taken=30 * MIB, opened=None, fresh=False, torch_runs=torch_runs)
+    assert found["device_used"] == 80 * MIB
+    assert Cell("tensorrt", "fp32", 1, 1, memory=found).peak_bytes == peak
+
+
+def test_an_image_has_no_tokens():
+    one = replace(cell(batch=8, length=1, ms=4), tokens=False)
+    assert (one.samples_per_s, one.tokens_per_s) == (pytest.approx(2000), None)
+    assert choose([one], Wanted())["batches"]["1"]["samples_per_s"] == pytest.approx(2000)
 
 
 def test_memory_that_grows_faster_than_the_batch_is_flagged():
