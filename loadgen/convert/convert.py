@@ -24,7 +24,7 @@ from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, pass
 from loadgen.convert.sidecar import SIDECAR
 from loadgen.convert.sources import TOKENIZER, Source, find_source, numbers, sha256
 from loadgen.convert.warmup import Fill
-from loadgen.environment.facts import quick
+from loadgen.environment.facts import machine, quick
 
 FORMAT = 1
 _LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "loadgen")
@@ -219,6 +219,7 @@ def _sidecar(
             "points": [p.as_json() for p in parity],
         },
         "versions": {"python": platform.python_version(), **_versions()},
+        "machine": machine(),
         "environment": quick(),
     }
 

@@ -9,11 +9,16 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import platform
 import re
 import resource
+import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LIBRARIES = (  # beside those of the client, which run.json has too
     "torch", "transformers", "tokenizers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "nvidia-modelopt",
@@ -26,6 +31,27 @@ VARIABLES = (
     "PYTHONHASHSEED", "MALLOC_ARENA_MAX",
 )  # fmt: skip
 LIMITS = {"open_files": "RLIMIT_NOFILE", "locked_memory": "RLIMIT_MEMLOCK", "processes": "RLIMIT_NPROC"}
+
+
+def machine() -> dict[str, Any]:
+    """Host, processor, memory, kernel: what `quick` leaves to those who know the machine already."""
+    return {
+        "host": socket.gethostname(),
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "load_1m": round(os.getloadavg()[0], 2),
+        "kernel": platform.release(),
+        "libc": " ".join(platform.libc_ver()),
+        "python": platform.python_version(),
+    }
+
+
+def _cpu_model() -> str | None:
+    if sys.platform != "linux":
+        return platform.processor() or None
+    return next((told for told in _cpuinfo("model name")), None)
 
 
 def quick() -> dict[str, Any]:
@@ -116,11 +142,15 @@ def _processor() -> dict[str, Any]:
 
 
 def _flags() -> frozenset[str]:
+    return frozenset(next((told for told in _cpuinfo("flags")), "").split())
+
+
+def _cpuinfo(key: str) -> Iterator[str]:
+    """What stands behind a key, for each core; read no further than is asked."""
     with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            if line.startswith("flags"):
-                return frozenset(line.split())
-    return frozenset()
+            if line.startswith(key):
+                yield line.partition(":")[2].strip()
 
 
 def _text(file: Path) -> str:

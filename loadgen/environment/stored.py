@@ -1,4 +1,4 @@
-"""The environment that a run, a conversion or `loadgen env --json` left on the disk.
+"""The environment that a run, a conversion, an engine benchmark or `loadgen env --json` left on the disk.
 
 It must not know what else is in those files.
 """
@@ -13,7 +13,7 @@ from loadgen.records import LoadgenError
 if TYPE_CHECKING:
     from pathlib import Path
 
-_HOLDERS = ("run.json", "convert.json")
+_HOLDERS = ("run.json", "convert.json", "engine.json")
 
 
 class StoredError(LoadgenError):
@@ -21,7 +21,7 @@ class StoredError(LoadgenError):
 
 
 def stored(path: Path) -> dict[str, Any]:
-    """The facts of a run folder, a converted model's folder or version folder, or a JSON file.
+    """The facts of a run's or benchmark's folder, a converted model's folder or version folder, or a JSON file.
 
     A model's folder stands for its newest version.  Raises StoredError.
     """
@@ -31,8 +31,11 @@ def stored(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as why:
         raise StoredError(f"{file} cannot be read: {why}") from None
     facts = told.get("client") or (told.get("environment") and told) if isinstance(told, dict) else None
-    if file.name == "convert.json" and isinstance(told, dict):
-        facts = {"packages": told.get("versions") or {}, "environment": told.get("environment") or {}}
+    if (
+        isinstance(facts, dict) and "versions" in facts
+    ):  # a conversion or a benchmark: more than an environment
+        packages, environment = facts["versions"], facts.get("environment") or {}
+        facts = {**facts.get("machine", {}), "packages": packages, "environment": environment}
     if not isinstance(facts, dict):
         raise StoredError(f"{file} tells nothing of an environment: no client as in run.json, no environment")
     return facts
@@ -47,7 +50,9 @@ def _file(path: Path) -> Path:
     versions = sorted((f for f in path.glob("*/convert.json") if f.parent.name.isdecimal()), key=_number)
     if versions:
         return versions[-1]
-    raise StoredError(f"{path} is no run (run.json), no converted model (convert.json) and no JSON file")
+    raise StoredError(
+        f"{path} is no run (run.json), no converted model (convert.json), no benchmark (engine.json) and no JSON file"
+    )
 
 
 def _number(file: Path) -> int:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import platform
-import socket
-import sys
 from typing import Any
 
-from loadgen.environment.facts import quick, version
+from loadgen.environment.facts import machine, quick, version
 
 _PACKAGES = (
     "numpy",
@@ -28,15 +25,7 @@ _PROXIES = ("http_proxy", "https_proxy", "all_proxy", "grpc_proxy")
 def client_facts() -> dict[str, Any]:
     """Host, cores, kernel, versions, scheduling: JSON-ready."""
     return {
-        "host": socket.gethostname(),
-        "cpu": _cpu_model(),
-        "cores": os.cpu_count(),
-        "cores_allowed": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "load_1m": round(os.getloadavg()[0], 2),
-        "kernel": platform.release(),
-        "libc": " ".join(platform.libc_ver()),
-        "python": platform.python_version(),
+        **machine(),
         "loadgen": version("loadgen"),
         "packages": {name: version(name) for name in _PACKAGES},
         "clock": "CLOCK_MONOTONIC",
@@ -45,16 +34,6 @@ def client_facts() -> dict[str, Any]:
         "workers": 1,
         "environment": quick(),
     }
-
-
-def _cpu_model() -> str | None:
-    if sys.platform != "linux":
-        return platform.processor() or None
-    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - not a file of ours
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return None
 
 
 def raise_file_limit() -> int:

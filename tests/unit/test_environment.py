@@ -160,7 +160,9 @@ def folders(tmp_path):
     (tmp_path / "run" / "run.json").write_text(json.dumps({"client": {**here, "kernel": "5.0"}}))
     for number, torch in ((2, "2.13.0"), (10, "2.14.0")):
         (tmp_path / "model" / str(number)).mkdir(parents=True)
-        sidecar = {"versions": {"torch": torch}, "environment": here["environment"]}
+        sidecar = {
+            "versions": {"torch": torch}, "environment": here["environment"], "machine": facts.machine(),
+        }  # fmt: skip
         (tmp_path / "model" / str(number) / "convert.json").write_text(json.dumps(sidecar))
     (tmp_path / "env.json").write_text(json.dumps({**here, "triton": None, "mismatches": []}))
     return tmp_path
@@ -170,6 +172,9 @@ def test_diff_of_runs_conversions_files_and_here(folders):
     answer = loadgen("env", "diff", folders / "run", "here", "--json")
     assert [(d["key"], d["a"], d["b"]) for d in answer.json] == [("kernel", "5.0", client_facts()["kernel"])]
     assert loadgen("env", "diff", folders / "env.json", "here").out == "the same\n"
+    keys = {d["key"] for d in loadgen("env", "diff", folders / "run", folders / "model", "--json").json}
+    assert "kernel" in keys
+    assert not {"cpu", "memory_bytes", "python"} & keys, "a conversion knows the machine as a run does"
     answer = loadgen("env", "diff", folders / "model" / "2", folders / "model")
     assert answer.out.splitlines() == [f"{'packages.torch':36} 2.13.0  ->  2.14.0", "1 differences"]
 
