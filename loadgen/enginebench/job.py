@@ -4,12 +4,13 @@ It must not know the command line.
 """
 
 import json
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from loadgen.convert.calibration import Calibration, made_rows, open_calibration, text_samples
 from loadgen.convert.encoder import Encoder, load_encoder, require_libraries
+from loadgen.convert.options import SourceOptions
 from loadgen.convert.sources import Source, find_source, numbers
 from loadgen.enginebench.cells import Asked, Cell
 from loadgen.enginebench.engines import Unavailable
@@ -26,7 +27,10 @@ _LENGTHS = (16, 64, 128)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`out` None: nothing is written.  `wanted`: choose by it.  `trace`: profile the slowest cell, into `out`."""
+    """`out` None: nothing is written.  `wanted`: choose by it.  `trace`: profile the slowest cell, into `out`.
+
+    `meant` says how the source is to be understood, as for a conversion.
+    """
 
     source: str
     asked: Asked
@@ -34,12 +38,13 @@ class Job:
     wanted: Wanted | None = None
     trace: bool = False
     out: Path | None = None
+    meant: SourceOptions = field(default_factory=SourceOptions)
 
 
 def bench_engine(job: Job, say: Say = lambda _: None) -> dict[str, Any]:
     """Measures and returns what engine.json holds; an interrupted grid is `finished: false`.  Raises LoadgenError."""
     require_libraries()
-    found = find_source(job.source)
+    found = find_source(job.source, job.meant)
     if job.out is not None:
         job.out.mkdir(parents=True, exist_ok=True)
     say(f"loading {found.label} from {found.origin}")
@@ -50,6 +55,9 @@ def bench_engine(job: Job, say: Say = lambda _: None) -> dict[str, Any]:
     calibration = _calibration(job, found, encoder)
     samples = text_samples(encoder, found.folder)
     told_facts = facts(found, job.asked.device)
+    told_facts["notes"] = [*found.notes, *encoder.notes]
+    for note in told_facts["notes"]:
+        say(note)
     told_facts["calibration"] = None if calibration is None else dict(calibration.facts)
     with opened(
         encoder, job.asked, samples=samples, calibration=calibration, constants=numbers(found.config), say=say

@@ -137,6 +137,9 @@ def _engine(bench: Bench, runtime: str, precision: str, say: Say) -> Iterator[Ce
     for at, (batch, length) in enumerate(sizes):
         say(f"{runtime}, {precision}: batch {batch}, length {length} ({at + 1} of {len(sizes)})")
         cell = Cell(runtime, precision, batch, length, open_ns=open_ns, tokens=bench.encoder.vocab_size > 0)
+        if batch > 1 and not bench.encoder.batched:
+            yield replace(cell, error="the model takes one item at a time: its batch is not free")
+            continue
         fresh = memory.reset_peak(asked.device)
         try:
             cell = measure_one(cell)

@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import platform
 import re
 from dataclasses import replace
+from importlib.metadata import version
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,6 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from loadgen.cli.app import app
+from loadgen.convert.options import SourceOptions
 from loadgen.enginebench import memory, timing
 from loadgen.enginebench import run as run_module
 from loadgen.enginebench.cells import Asked, BenchError, Cell, latency
@@ -21,7 +24,9 @@ from loadgen.enginebench.page import accuracy_latency, memory_throughput
 from loadgen.enginebench.result import Wanted, best_batches, choose, memory_growth, slowest
 from loadgen.enginebench.run import find_device
 from loadgen.enginebench.timing import time_calls, time_parts
+from loadgen.environment.stored import stored
 from tests.support.encoder import write_encoder
+from tests.support.families import write_config
 
 MIB = 2**20
 
@@ -217,8 +222,27 @@ def test_every_cell_is_there_once_measured_or_with_its_reason(result):
         or not by_engine["torch", "fp32"][0]["memory"]
     )
     assert told["device"]["kind"] == "cpu"
-    assert told["versions"]["torch"]
+    assert told["versions"]["torch"] == version("torch")
+    assert stored(out)["kernel"] == platform.release()
+    assert stored(out)["environment"]["libraries"]["onnxruntime"] == version("onnxruntime")
     assert any("onnxruntime, int8: batch 4, length 16 (6 of 6)" in line for line in said)
+
+
+def test_whatever_converts_can_be_measured(tmp_path):
+    """A config alone, an image's, and a module of the user's, whose batch is one size."""
+    asked = Asked((1, 2), (), ("fp32",), ("torch", "onnxruntime"), seconds=0.0, rounds=2)
+    for family, length in (("gpt2", 16), ("vit", 1)):
+        source = str(write_config(tmp_path / family, family))
+        told = bench_engine(Job(source, asked, meant=SourceOptions(task="features", random_seed=1)))
+        assert [one["error"] for one in told["cells"] if one["length"] == length] == [None] * 4
+        assert min(one["cosine"] for one in told["cells"]) > 0.9999
+        assert (told["cells"][0]["tokens_per_s"] is None) == (family == "vit")
+        assert told["notes"][-1].startswith("random weights of seed 1: speed and shapes are real")
+    meant = SourceOptions(tensors=("x:FP32:1,3",))
+    told = bench_engine(Job("tests.support.modules:Scalars", asked, meant=meant))
+    assert [one["error"] for one in told["cells"]] == [
+        None, "the model takes one item at a time: its batch is not free",
+    ] * 2  # fmt: skip
 
 
 def test_a_choice_a_trace_a_table_and_a_page(result):
@@ -308,6 +332,7 @@ def test_one_cell_out_of_memory_costs_that_cell(tiny, monkeypatch):
 
 def test_the_verb_shows_a_table_and_refuses_in_one_line(tiny, tmp_path):
     arguments = ["bench", "engine", tiny, "--batches", "1", "--lengths", "8", "--runtimes", "torch,tensorrt"]
+    arguments += ["--random-weights", "3"]
     done = CliRunner().invoke(
         app,
         [
@@ -327,6 +352,9 @@ def test_the_verb_shows_a_table_and_refuses_in_one_line(tiny, tmp_path):
     assert re.search(r"torch fp32 +1 +8 ", done.stdout)
     assert "tensorrt, fp32: 1 cells not measured: TensorRT is " in done.stdout
     assert "choose torch in fp32, batch 1 at length 8" in done.stdout
+    assert json.loads((tmp_path / "engine.json").read_text())["notes"][-1].startswith(
+        "random weights of seed 3"
+    )
     for extra, says in (
         (["--lengths", "8,x"], "--lengths '8,x': whole numbers are expected"),
         (["--lengths", "9999"], "lengths 9999: "),
