@@ -18,7 +18,7 @@ from loadgen.convert.config import FullTensor
 from loadgen.convert.encoder import Encoder, load_encoder, require_libraries
 from loadgen.convert.export import EXPORTERS, OnnxFacts, OnnxTensor, export_any
 from loadgen.convert.flavours import ONNX, RUNNER, Exported, lay_out, require_flavour
-from loadgen.convert.lowering import climb_onnx, climb_served, lower_onnx
+from loadgen.convert.lowering import climb_last, climb_onnx, lower_onnx
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, passed, points, require
 from loadgen.convert.sidecar import SIDECAR
@@ -87,9 +87,9 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
         if (tokenizer := found.folder / TOKENIZER).is_file():
             (stage.version / TOKENIZER).write_bytes(tokenizer.read_bytes())
         sidecar = _sidecar(found, options, encoder, facts, parity, stage, weights) | lowered | laid.recorded
-        if options.check_served:
-            progress("asking the embedded Triton over HTTP and gRPC")
-            sidecar["served"] = climb_served(found, encoder, stage, options).as_json()
+        climbed_last, warnings = climb_last(found, encoder, stage, options, progress)
+        sidecar |= climbed_last
+        sidecar["serving"]["warnings"] += warnings
         progress(f"publishing {options.version_folder}")
         (stage.version / SIDECAR).write_text(json.dumps(sidecar, indent=2) + "\n", encoding="utf-8")
         files = {

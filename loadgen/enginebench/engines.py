@@ -4,7 +4,6 @@ Whatever cannot be opened is an Unavailable with the reason, and a cell of the r
 or memory.
 """
 
-import importlib
 import importlib.util
 import shutil
 from collections.abc import Callable, Sequence
@@ -17,6 +16,7 @@ import numpy.typing as npt
 
 from loadgen.convert.encoder import Encoder, first_line, quiet
 from loadgen.convert.parity import Feeds
+from loadgen.convert.profiles import Ranges
 from loadgen.enginebench.cells import Asked
 from loadgen.records import LoadgenError
 
@@ -140,17 +140,29 @@ def open_tensorrt(file: Path, asked: Asked, feeds: Feeds) -> Engine:
         raise Unavailable("TensorRT is not installed")
     if not torch.cuda.is_available():
         raise Unavailable("TensorRT is installed, and there is no GPU to run an engine on")
-    from loadgen.enginebench.tensorrt_engine import run_engine
+    from loadgen.convert.engine import open_engine
+    from loadgen.convert.tensorrt import BuildOptions, build, find_tensorrt
 
     try:
-        builder = importlib.import_module("loadgen.convert.tensorrt")
-        ranges = importlib.import_module("loadgen.convert.profiles").Ranges
-        bind = run_engine(builder, ranges, file, asked, feeds)
+        found, plan = find_tensorrt(), file.with_suffix(".plan")
+        profile = Ranges({name: _shapes(value, asked) for name, value in feeds.items()})
+        build(found, file, plan, BuildOptions((profile,)))
+        bind = open_engine(found, plan)
     except LoadgenError as why:
         raise Unavailable(str(why)) from None
     except Exception as why:  # noqa: BLE001 - TensorRT's own
         raise Unavailable(f"TensorRT: {first_line(why)}") from None
     return Engine(bind, lambda answer: np.asarray(answer.float().cpu().numpy(), np.float32), on_stream=True)
+
+
+def _shapes(value: Any, asked: Asked) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """(least, tuned for, largest) of an input whose axes are the batch, and its length if there is a second."""
+
+    def shape(batch: int, length: int) -> tuple[int, ...]:
+        return batch, *((length,) if value.ndim > 1 else ()), *value.shape[2:]
+
+    most, typical = max(asked.batches), sorted(asked.lengths)[len(asked.lengths) // 2]
+    return shape(1, 1), shape(most, typical), shape(most, max(asked.lengths))
 
 
 def model_files(
