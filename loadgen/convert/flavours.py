@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.convert import publish, tensorrt, warmup
-from loadgen.convert.config import FullTensor, Serving, Shown, render, show
+from loadgen.convert.beside import unfit_beside
+from loadgen.convert.config import FullTensor, Serving, Shown, model_config, render, show
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.profiles import Ranges, Span, buckets, ranges, served_batch, span
 from loadgen.convert.same_server import require_loadable, require_same_gpu
@@ -57,7 +58,7 @@ def lay_out(
 ) -> LaidOut:
     """Completes a stage that holds `model.onnx` (and its weights' file) for the flavour that was asked for.
 
-    Raises ConfigError, TensorRTError or a refusal of the server's version; the stage is then worth nothing.
+    Raises ConfigError, TensorRTError, BesideError or a refusal of the server's version; the stage is then worth nothing.
     """
     flavour = options.serve.flavour
     serves: dict[str, Any] = {"flavour": str(flavour)}
@@ -96,6 +97,8 @@ def lay_out(
         warmup=grid.warmup,
         plan_profiles=profiles,
     )
+    if (unfit := unfit_beside(options.model_folder, options.version, model_config(serving))) is not None:
+        warnings.append(unfit)
     (stage.model / publish.CONFIG).write_text(render(serving), encoding="ascii")
     if grid.files:
         folder = stage.model / publish.WARMUP
