@@ -40,7 +40,8 @@ def lower_onnx(
     else:
         progress(f"casting to {options.precision}")
     done = lower(
-        source, to, options.precision, calibration=calibration, skip_quant=options.skip_quant, keep=options.keep
+        source, to, options.precision, calibration=calibration, skip_quant=options.skip_quant, keep=options.keep,
+        tensorrt=options.serve.flavour is Flavour.TENSORRT,
     )  # fmt: skip
     try:
         onnx_run(to)

@@ -23,6 +23,9 @@ from loadgen.records import LoadgenError
 Floats = npt.NDArray[np.float32]
 
 
+FOR_TENSORRT = " for tensorrt"  # of a file that other runtimes have in another form
+
+
 class Unavailable(LoadgenError):  # noqa: N818 - an answer, not a fault
     """A runtime or precision that is not to be had here; the text says why."""
 
@@ -168,7 +171,7 @@ def _shapes(value: Any, asked: Asked) -> tuple[tuple[int, ...], tuple[int, ...],
 def model_files(
     encoder: Encoder, folder: Path, precisions: Sequence[str], calibration: Any, constants: frozenset[int]
 ) -> dict[str, Path | str]:
-    """{precision: its ONNX file in `folder`, or why there is none}."""
+    """{precision: its ONNX file in `folder`, or why there is none}; "int8 for tensorrt" is its own."""
     from loadgen.convert.export import export_any
     from loadgen.convert.precision import lower
 
@@ -179,13 +182,14 @@ def model_files(
     except LoadgenError as why:
         return dict.fromkeys(precisions, str(why))
     found: dict[str, Path | str] = {"fp32": whole}
-    for precision in precisions:
-        if precision == "fp32":
+    for name in precisions:
+        if name == "fp32":
             continue
-        file = folder / f"{precision}.onnx"
+        precision = name.removesuffix(FOR_TENSORRT)
+        file = folder / f"{name.replace(' ', '-')}.onnx"
         try:
-            lower(whole, file, precision, calibration=calibration, skip_quant=False)
-            found[precision] = file
+            lower(whole, file, precision, calibration=calibration, tensorrt=name != precision)
+            found[name] = file
         except LoadgenError as why:
-            found[precision] = str(why)
+            found[name] = str(why)
     return found

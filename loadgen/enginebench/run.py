@@ -19,6 +19,7 @@ from loadgen.convert.parity import Feeds, make_feeds
 from loadgen.enginebench import memory
 from loadgen.enginebench.cells import Asked, BenchError, Cell
 from loadgen.enginebench.engines import (
+    FOR_TENSORRT,
     Engine,
     Unavailable,
     model_files,
@@ -83,7 +84,10 @@ def opened(
             import onnxruntime  # noqa: F401 - now: its libraries are in no runtime's memory
 
             say(f"making ONNX files: {', '.join(asked.precisions)}")
-            files = model_files(encoder, Path(folder), asked.precisions, calibration, constants)
+            wanted = list(asked.precisions)
+            if "tensorrt" in asked.runtimes and "int8" in wanted:
+                wanted.append(f"int8{FOR_TENSORRT}")
+            files = model_files(encoder, Path(folder), wanted, calibration, constants)
         truth: dict[int, tuple[Feeds, Any]] = {}
         if asked.mode == "infer":
             say("FP32 answers to compare with")
@@ -110,7 +114,8 @@ def open_engine(bench: Bench, runtime: str, precision: str, *, profile: Path | N
     asked = bench.asked
     if runtime in ("torch", "torch-compile"):
         return open_torch(bench.encoder, precision, asked.device, compiled=runtime == "torch-compile")
-    file = bench.files[precision]
+    own = f"{precision}{FOR_TENSORRT}" if runtime == "tensorrt" else precision
+    file = bench.files.get(own, bench.files[precision])
     if isinstance(file, str):
         raise Unavailable(file)
     if runtime == "tensorrt":

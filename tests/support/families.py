@@ -6,12 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
+from loadgen.convert.calibration import open_calibration
 from loadgen.convert.config import FullTensor
 from loadgen.convert.convert import convert
 from loadgen.convert.encoder import load_encoder
 from loadgen.convert.ladder import LIMITS, compare
 from loadgen.convert.options import ConvertOptions, SourceOptions
 from loadgen.convert.parity import ALONE_TORCH, make_feeds, torch_run
+from loadgen.convert.precision import lower
 from loadgen.convert.profiles import Span, ranges
 from loadgen.convert.sources import find_source
 from loadgen.convert.tensorrt import RTX, BuildOptions, build, find_tensorrt
@@ -170,22 +172,29 @@ def convert_case(case, top, repository, precision="fp32", delay_ns=200_000_000):
 
 
 def build_case(cell, repository, top):
-    """Builds the published file with TensorRT for RTX and says what came out; nothing here can run it."""
+    """Builds the file, lowered as for an engine, with TensorRT for RTX; nothing here can run what comes out."""
     told = cell.sidecar
     inputs = [FullTensor(t["name"], t["datatype"], tuple(t["shape"])) for t in told["onnx"]["inputs"]]
     longest = told["model"]["max_length"]
     shapes = ranges(inputs, Span(1, MAX_BATCH, MAX_BATCH), [Span(1, longest, longest)])
     file = Path(top) / f"{cell.name}.plan"
+    whole, onnx = repository / cell.case.name / "1" / "model.onnx", file.with_suffix(".onnx")
     try:
         found = find_tensorrt(RTX)
-        built = build(
-            found, repository / cell.name / "1" / "model.onnx", file, BuildOptions(shapes, target="8.9")
-        )
+        if cell.precision == "fp32":
+            onnx.write_bytes(whole.read_bytes())
+        else:
+            source = find_source(cell.case.source(top), cell.case.asked())
+            encoder = load_encoder(source, POSITIONS - 16)
+            rows = open_calibration(_calibration(cell.case, top), encoder, source.folder)
+            lower(whole, onnx, cell.precision, calibration=rows, tensorrt=True)
+        built = build(found, onnx, file, BuildOptions(shapes, target="8.9"))
     except LoadgenError as why:
         cell.engine = f"failed: {why}"
         return cell
     finally:
         file.unlink(missing_ok=True)
+        onnx.unlink(missing_ok=True)
     types = ", ".join(sorted({t.datatype for t in built.facts.inputs}))
     cell.engine = f"built, {built.plan_bytes / 1e6:.1f} MB, takes {types}"
     return cell
