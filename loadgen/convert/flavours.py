@@ -10,6 +10,7 @@ from typing import Any
 
 from loadgen.convert import publish, tensorrt, warmup
 from loadgen.convert.beside import unfit_beside
+from loadgen.convert.calibration import profile_lengths
 from loadgen.convert.config import FullTensor, Serving, Shown, model_config, render, show
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.profiles import Ranges, Span, buckets, ranges, served_batch, span
@@ -167,15 +168,5 @@ def _plan(
 def profiles_of(model: Exported, max_batch: int, asked: PlanOptions) -> tuple[Ranges, ...]:
     """The optimization profiles: batches as asked, lengths in buckets of the traffic's own."""
     batch = span(asked.batch, "--plan-batch") if asked.batch else Span(1, max_batch, max_batch)
-    lengths = traffic_lengths(asked.traffic) if asked.traffic else []
+    lengths = profile_lengths(Path(asked.traffic)) if asked.traffic else []
     return ranges(model.inputs, batch, buckets(lengths, model.max_length, asked.buckets))
-
-
-def traffic_lengths(file: str) -> list[int]:
-    """The length of every measured arrival of a traffic profile, where it has one.  Raises ProfileError."""
-    from loadgen.schedule import plan
-    from loadgen.traffic.profile import load_profile
-
-    phases = plan(load_profile(file)).phases
-    columns = [phase.length for phase in phases if phase.measured and phase.length is not None]
-    return [int(n) for column in columns for n in column if n > 0]
