@@ -53,8 +53,8 @@ The same rows by what runs them.  A figure is the largest absolute difference fr
 and within what is allowed unless it says otherwise; a number in brackets is the reason below why there is none.
 
 * *PyTorch*: each row alone against itself padded in a batch (it is the reference, so this is all that it can differ by).
-* *TensorRT for RTX*: the file (for int8 in the form that engines want) really built into an engine for compute capability 8.9, its inputs' types
-  read back from the builder.
+* *TensorRT for RTX*: the file (for int8 in the form that engines want) really built into an engine for compute
+  capability 8.9, its inputs' types read back from the builder.
 
 | family | task | weights | precision | PyTorch | ONNX Runtime | Triton, python | Triton, onnxruntime_onnx | TensorRT for RTX | Triton, tensorrt_plan |
 |---|---|---|---|---|---|---|---|---|---|
