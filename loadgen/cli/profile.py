@@ -2,6 +2,7 @@
 
 import json
 import shlex
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,15 @@ Files = Annotated[list[Path], typer.Argument(help="Profiles, YAML or JSON.", sho
 File = Annotated[Path, typer.Argument(help="A profile, YAML or JSON.", show_default=False)]
 Seed = Annotated[int | None, typer.Option(help="Instead of the profile's own.", min=0)]
 AsJson = Annotated[bool, typer.Option("--json", help="For scripts.")]
+
+
+class Dialect(StrEnum):
+    """What a trace's row is sent as."""
+
+    tensors = "tensors"
+    chat = "chat"
+    completion = "completion"
+    generate = "generate"
 
 
 @app.command()
@@ -112,8 +122,11 @@ def synth(
     out: Annotated[Path | None, typer.Option(help="The profile to write; default: stdout.")] = None,
     keys: Annotated[str, typer.Option(help="A trace's keys, as a profile has them.")] = "{}",
     model: Annotated[str, typer.Option(help="The model that the profile names.")] = "minilm",
+    sent_as: Annotated[Dialect, typer.Option("--as", help="What each row becomes.")] = Dialect.tensors,
 ) -> None:
     """Fit a profile to a trace: rate curve, burstiness, lengths; none of its rows is in the profile.
+
+    A trace of a language model's server is sent as it was asked: --as chat.
 
     Example: loadgen profile synth trace.csv --keys "{columns: {time: t, input: tokens}, unit: ms}" --out fit.yaml
     """
@@ -126,7 +139,8 @@ def synth(
     rows = read_trace(parse_trace(str(trace.absolute()), keys, "--keys"), Path())
     for line in rows.facts["said"]:
         typer.echo(line, err=True)
-    text = synthesize(rows, name="fitted" if out is None else out.stem, model=model)
+    dialect = None if sent_as is Dialect.tensors else sent_as.value
+    text = synthesize(rows, name="fitted" if out is None else out.stem, model=model, dialect=dialect)
     if out is None:
         typer.echo(text, nl=False)
     else:

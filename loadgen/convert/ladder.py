@@ -16,6 +16,7 @@ from loadgen.convert.encoder import Encoder
 from loadgen.convert.parity import Feeds, ParityError, Run, make_feeds, torch_run
 
 AT_ONCE = "at once"  # ends the name of a rung that asks each row alone already
+_TIE = 1e-6  # between cosines of float32 vectors of unit length
 _NEIGHBOURS = 5
 _TOP = 5
 _FEW = 16  # numbers in an answer
@@ -234,7 +235,10 @@ def compare(
 def rank_agreement(
     want: npt.NDArray[Any], got: npt.NDArray[Any], k: int = _NEIGHBOURS
 ) -> tuple[float, float]:
-    """(Spearman's correlation, share of the k nearest kept) of each row's cosines to all others, mean over rows."""
+    """(Spearman's correlation, share of the k nearest kept) of each row's cosines to all others, mean over rows.
+
+    Cosines closer than float32 can tell (1e-6) are ties and share their mean rank: equal texts are equally near.
+    """
     rows = len(want)
     others = ~np.eye(rows, dtype=bool)
     sides = []
@@ -243,11 +247,22 @@ def rank_agreement(
         sides.append((unit @ unit.T)[others].reshape(rows, rows - 1))
     if not all(np.isfinite(side).all() for side in sides):
         return float("nan"), float("nan")
-    a, b = (side.argsort(1).argsort(1).astype(np.float64) for side in sides)
+    a, b = (np.apply_along_axis(_mean_ranks, 1, side) for side in sides)
     a -= a.mean(1, keepdims=True)
     b -= b.mean(1, keepdims=True)
-    spearman = (a * b).sum(1) / np.sqrt((a * a).sum(1) * (b * b).sum(1))
+    scale = np.sqrt((a * a).sum(1) * (b * b).sum(1))
+    alike = np.all(a == b, axis=1)  # also where all are ties, and nothing has a correlation
+    spearman = np.where(alike, 1.0, (a * b).sum(1) / np.where(scale > 0, scale, 1.0))
     return float(spearman.mean()), _shared(sides[0], sides[1], min(k, rows - 1))
+
+
+def _mean_ranks(cosines: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
+    order = cosines.argsort()
+    group = np.concatenate(([0], np.cumsum(np.diff(cosines[order]) > _TIE)))
+    mean = np.bincount(group, np.arange(len(cosines))) / np.bincount(group)
+    ranks = np.empty(len(cosines))
+    ranks[order] = mean[group]
+    return ranks
 
 
 def class_agreement(want: npt.NDArray[Any], got: npt.NDArray[Any], k: int = _TOP) -> tuple[float, float]:

@@ -56,8 +56,8 @@ class KindFit:
     output_ks: float
 
 
-def synthesize(rows: TraceRows, *, name: str, model: str) -> str:
-    """The profile as YAML, with comments on the fit.  Raises LoadgenError when there are too few rows."""
+def synthesize(rows: TraceRows, *, name: str, model: str, dialect: str | None = None) -> str:
+    """The profile as YAML, with comments on the fit.  `dialect`: chat, completion or generate; None: tensors.  Raises LoadgenError when there are too few rows."""
     known = [(at, kind) for at, kind in enumerate(rows.kinds) if (rows.kind == at).any()]
     parts = [(kind, rows.kind == at) for at, kind in known] or [("trace", np.ones(len(rows.kind), np.bool_))]
     for kind, mine in parts:
@@ -67,7 +67,7 @@ def synthesize(rows: TraceRows, *, name: str, model: str) -> str:
             )
     fits = [fit_kind(kind, rows.length[mine], rows.output[mine]) for kind, mine in parts]
     rate = None if rows.due_ns is None else fit_rate(rows.due_ns)
-    return _text(name, model, len(rows.kind), fits, rate)
+    return _text(name, model, dialect, len(rows.kind), fits, rate)
 
 
 def fit_rate(due_ns: _Ints) -> Rate:
@@ -234,7 +234,9 @@ def ks(values: npt.NDArray[np.integer], law: Sequence[Bar]) -> float:
     return float(np.abs(seen - told).max())
 
 
-def _text(name: str, model: str, n: int, fits: Sequence[KindFit], rate: Rate | None) -> str:
+def _text(
+    name: str, model: str, dialect: str | None, n: int, fits: Sequence[KindFit], rate: Rate | None
+) -> str:
     lines = [
         f"# Fitted to a trace of {n:,} requests by `loadgen profile synth`; no row of it is in here.",
         "#",
@@ -243,6 +245,7 @@ def _text(name: str, model: str, n: int, fits: Sequence[KindFit], rate: Rate | N
     lines += [f"name: {json.dumps(name)}", "kinds:"]
     for fit in fits:
         lines += [f"  {fit.name}:", f"    model: {json.dumps(model)}"]
+        lines += [f"    {dialect}: {{}}"] if dialect else []
         lines += [f"    weight: {fit.rows / n:.6g}"] if len(fits) > 1 else []
         if fit.pairs:
             lines.append("    lengths:")

@@ -228,9 +228,10 @@ class Connection(Link):
         try:
             done = self.reader.feed(data)
             self.reader.take()
-        except ProtocolError:
-            done = True
+        except ProtocolError:  # the next answer told of early gets no more patience than this one had
             self.drop()
+            self._drained()
+            return
         if done:
             self._owner.patience_s = self._owner.PATIENCE_S
             if self.reader.excess or self.clogged:

@@ -88,7 +88,7 @@ def test_the_peak_is_the_fullest_second():
 
 
 def test_more_users_than_open_files_is_refused_with_the_numbers(tmp_path, monkeypatch):
-    monkeypatch.setattr("loadgen.lab.run.raise_file_limit", lambda: 300)
+    monkeypatch.setattr("loadgen.lab.limits.raise_file_limit", lambda: 300)
     path = tmp_path / "p.yaml"
     path.write_text(
         PROFILE.partition("phases")[0] + "phases: [{name: c, closed: {users: 400, requests: 400}}]\n"

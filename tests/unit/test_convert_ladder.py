@@ -65,6 +65,17 @@ def test_ranks_are_spearman_s():
     assert np.isnan(rank_agreement(a, a * np.nan)[0])
 
 
+def test_equal_texts_are_ties_whatever_the_last_bit_says():
+    """On a GPU fp32 missed its limit by such: the same text twice, ordered by rounding."""
+    rng = np.random.default_rng(1)
+    a = np.repeat(rng.normal(size=(6, 32)), 2, axis=0).astype(np.float32)
+    noise = rng.normal(size=(2, *a.shape)) * 1e-7
+    assert rank_agreement(a + noise[0], a + noise[1])[0] == 1.0
+    assert rank_agreement(a, a[:, ::-1] + rng.normal(size=a.shape))[0] < 0.9
+    assert rank_agreement(np.ones((8, 4)), np.ones((8, 4)))[0] == 1.0
+    assert rank_agreement(np.ones((8, 32)), rng.normal(size=(8, 32)))[0] == 0.0
+
+
 def test_classes_agree_by_the_first_and_by_the_top():
     want = np.array([[5.0, 4, 3, 2, 1, 0], [0, 1, 2, 3, 4, 5]])
     assert class_agreement(want, want, k=2) == (1.0, 1.0)

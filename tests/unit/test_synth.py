@@ -148,6 +148,11 @@ def test_the_verb_writes_a_profile_and_says_what_it_read(tmp_path):
     assert loadgen("profile", "synth", trace, "--keys", keys).out.startswith(
         "# Fitted to a trace of 200 requests"
     )
+    for dialect in ("chat", "completion", "generate"):
+        kind = parse_profile(
+            loadgen("profile", "synth", trace, "--keys", keys, "--as", dialect).out, "p"
+        ).kinds["trace"]
+        assert [one for one in ("chat", "completion", "generate") if getattr(kind, one)] == [dialect]
     bad = loadgen("profile", "synth", trace, "--keys", "{unit: ms}")
     assert bad.code == 2
     assert "unit: belongs to columns.time" in bad.err
