@@ -14,7 +14,11 @@ import pytest
 from typer.testing import CliRunner
 
 from loadgen.cli.app import app
+from loadgen.convert.calibration import Calibration
+from loadgen.convert.encoder import load_encoder
 from loadgen.convert.options import SourceOptions
+from loadgen.convert.parity import make_feeds
+from loadgen.convert.sources import find_source
 from loadgen.enginebench import memory, timing
 from loadgen.enginebench import run as run_module
 from loadgen.enginebench.cells import Asked, BenchError, Cell, latency
@@ -245,6 +249,19 @@ def test_whatever_converts_can_be_measured(tmp_path):
     ] * 2  # fmt: skip
 
 
+def test_tensorrt_gets_an_int8_file_of_its_own(tiny, monkeypatch):
+    """What ONNX Runtime looks up in 8 bits TensorRT does not build."""
+    given = []
+    monkeypatch.setattr(run_module, "open_tensorrt", lambda file, *_: given.append(file.name))
+    encoder = load_encoder(find_source(tiny))
+    rows = Calibration(lambda: iter([make_feeds(encoder, [8], np.random.default_rng(0))]), {})
+    asked = Asked((1,), (8,), ("fp32", "int8"), ("tensorrt",))
+    with run_module.opened(encoder, asked, calibration=rows) as bench:
+        for precision in asked.precisions:
+            run_module.open_engine(bench, "tensorrt", precision)
+    assert given == ["fp32.onnx", "int8-for-tensorrt.onnx"]
+
+
 def test_a_choice_a_trace_a_table_and_a_page(result):
     told, out, _ = result
     assert told["choice"]["runtime"] in ("torch", "onnxruntime")
@@ -279,9 +296,6 @@ def test_a_training_step_has_three_parts(tiny):
 
 
 def test_a_training_step_changes_the_weights_of_a_copy_only(tiny):
-    from loadgen.convert.encoder import load_encoder
-    from loadgen.convert.parity import make_feeds
-    from loadgen.convert.sources import find_source
     from loadgen.enginebench.training import Trainer
 
     encoder = load_encoder(find_source(tiny))
