@@ -1,16 +1,17 @@
 """What is legal in a model's configuration but does not go with a traffic profile: findings before anything is sent.
 
-Each rule looks at one thing and says what happens, why, and the experiment that shows it.  The configuration is
-tritonclient's ModelConfig message (any object with its fields).  This module must not know where a configuration came
-from, nor how findings are shown.
+Each rule looks at one thing and says what happens, why, and the experiment that shows it.  This module must not know
+where a configuration came from, nor how findings are shown.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from loadgen.triton.config import QueuePolicy
+from loadgen.triton.config_enums import GroupKind
 from loadgen.units import show_ns
 
 if TYPE_CHECKING:
@@ -18,9 +19,8 @@ if TYPE_CHECKING:
 
     from loadgen.planstory import PhaseStory, Spread
     from loadgen.traffic.profile import Kind, TrafficProfile
+    from loadgen.triton.config import DynamicBatching, ModelConfig
 
-_INT_TYPES = ("TYPE_INT32", "TYPE_INT64")
-_CPU = 2  # ModelInstanceGroup.KIND_CPU
 _BUDGET = 0.5  # of what an objective allows, for waiting on purpose
 _IDS = re.compile(r"(^|_)ids?$|token", re.IGNORECASE)
 
@@ -36,7 +36,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class _Seen:
-    config: Any  # ModelConfig
+    config: ModelConfig
     profile: TrafficProfile
     stories: Sequence[PhaseStory]
     cores: int
@@ -44,10 +44,9 @@ class _Seen:
     where: str  # how a person names the profile on a command line
 
     @property
-    def batcher(self) -> Any | None:
+    def batcher(self) -> DynamicBatching | None:
         """The dynamic batcher's part, if there is one that can batch."""
-        on = self.config.HasField("dynamic_batching") and self.config.max_batch_size > 0
-        return self.config.dynamic_batching if on else None
+        return self.config.dynamic_batching if self.config.max_batch_size > 0 else None
 
     @property
     def kinds(self) -> list[Kind]:
@@ -66,7 +65,7 @@ class _Seen:
 
 
 def unfit(
-    config: Any,
+    config: ModelConfig,
     profile: TrafficProfile,
     stories: Sequence[PhaseStory],
     *,
@@ -86,13 +85,14 @@ def unfit(
 
 def _no_batcher(seen: _Seen) -> Iterator[Finding]:
     config = seen.config
-    if config.HasField("dynamic_batching") and config.max_batch_size == 0:
+    scheduled = (config.dynamic_batching, config.sequence_batching, config.ensemble_scheduling)
+    if config.dynamic_batching is not None and config.max_batch_size == 0:
         yield Finding(
             "batcher-without-batches",
             "dynamic_batching is there, but max_batch_size is 0: each request is executed alone",
             seen.explained,
         )
-    elif config.max_batch_size > 1 and not config.WhichOneof("scheduling_choice"):
+    elif config.max_batch_size > 1 and not any(one is not None for one in scheduled):
         yield Finding(
             "no-dynamic-batching",
             f"max_batch_size is {config.max_batch_size}, but there is no dynamic_batching: requests are never merged "
@@ -118,8 +118,8 @@ def _preferred_cap(seen: _Seen) -> Iterator[Finding]:
     )
 
 
-def _policies(batcher: Any) -> list[tuple[str, Any]]:
-    own = [("default_queue_policy", batcher.default_queue_policy)]
+def _policies(batcher: DynamicBatching) -> list[tuple[str, QueuePolicy]]:
+    own = [("default_queue_policy", batcher.default_queue_policy or QueuePolicy())]
     return own + [
         (f"priority_queue_policy {key}", one) for key, one in sorted(batcher.priority_queue_policy.items())
     ]
@@ -161,7 +161,7 @@ def _prefetch_off(seen: _Seen) -> Iterator[Finding]:
     batcher = seen.batcher
     if batcher is None:
         return
-    policy = batcher.default_queue_policy
+    policy = batcher.default_queue_policy or QueuePolicy()
     causes = [f"priority_levels {batcher.priority_levels}"] if batcher.priority_levels else []
     causes += [
         f"{key} {getattr(policy, key)}".lower()
@@ -181,7 +181,7 @@ def _prefetch_off(seen: _Seen) -> Iterator[Finding]:
 def _delay_over_budget(seen: _Seen) -> Iterator[Finding]:
     if seen.batcher is None:
         return
-    delay = 1000 * int(seen.batcher.max_queue_delay_microseconds)
+    delay = 1000 * seen.batcher.max_queue_delay_microseconds
     mine = {k.name for k in seen.kinds}
     for objective in seen.profile.objectives:
         bounds = objective.metric in ("latency", "service") and objective.op.startswith("<")
@@ -247,7 +247,7 @@ def _warm_up_ids(seen: _Seen) -> Iterator[Finding]:
         random = [
             name
             for name, one in warm.inputs.items()
-            if one.random_data and _IDS.search(name) and (name not in types or _integers(types[name]))
+            if one.random_data and _IDS.search(name) and (name not in types or types[name].data_type.whole)
         ]
         if random:
             yield Finding(
@@ -264,15 +264,8 @@ def _warm_up_ids(seen: _Seen) -> Iterator[Finding]:
             )
 
 
-def _integers(tensor: Any) -> bool:
-    return (
-        type(tensor).DESCRIPTOR.fields_by_name["data_type"].enum_type.values_by_number[tensor.data_type].name
-        in _INT_TYPES
-    )
-
-
 def _more_than_cores(seen: _Seen) -> Iterator[Finding]:
-    on_cpu = sum(max(1, g.count) for g in seen.config.instance_group if g.kind == _CPU)
+    on_cpu = sum(max(1, g.count) for g in seen.config.instance_group if g.kind is GroupKind.KIND_CPU)
     if on_cpu > seen.cores:
         yield Finding(
             "more-instances-than-cores",

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from loadgen.cli import sources
 from loadgen.cli.progress import Progress
 from loadgen.records import LoadgenError, NotMeasuredError
 from loadgen.units import UnitError, parse_bytes, parse_duration, show_bytes, show_ns
@@ -17,7 +18,9 @@ _ROW = "{:18} {:>5} {:>6} {:>8} {:>8} {:>9} {:>10} {:>9} {:>7}"
 
 
 def engine(
-    source: Annotated[str, typer.Argument(help="minilm, or a local model folder.")],
+    source: Annotated[
+        str, typer.Argument(help="minilm, or a folder, module:factory or file as `loadgen convert` takes.")
+    ],
     batches: Annotated[str, typer.Option(help="Batch sizes.")] = "1,4,16",
     lengths: Annotated[
         str, typer.Option(help="Lengths in tokens; left out, those of 16, 64 and 128 that it takes.")
@@ -34,6 +37,13 @@ def engine(
     threads: Annotated[
         int | None, typer.Option(min=1, help="CPU threads; the runtime's own choice else.")
     ] = None,
+    task: sources.Task = None,
+    pooling: sources.Pooling = None,
+    random_weights: sources.RandomWeights = None,
+    trust_remote_code: sources.TrustRemoteCode = False,
+    inputs: sources.Inputs = None,
+    tensor: sources.Tensor = None,
+    output: sources.Output = None,
     calibration: Annotated[
         Path | None, typer.Option(help="Rows for int8 and fp8: a profile, a text or an .npz file.")
     ] = None,
@@ -57,6 +67,7 @@ def engine(
 
     Example: loadgen bench engine minilm --precisions fp32,int8 --autotune
     """
+    from loadgen.convert.options import SourceOptions
     from loadgen.enginebench.cells import Asked
     from loadgen.enginebench.job import Job, bench_engine
     from loadgen.enginebench.result import Wanted
@@ -74,9 +85,13 @@ def engine(
         None if ceiling is None else _read("--ceiling", parse_bytes, ceiling),
         None if max_latency is None else _read("--max-latency", parse_duration, max_latency),
     )
+    meant = SourceOptions(
+        task=task, pooling=pooling, random_seed=random_weights, trust_remote_code=trust_remote_code, inputs=inputs,
+        tensors=tuple(tensor or ()), output=output,
+    )  # fmt: skip
     with Progress() as progress:
         told = bench_engine(
-            Job(source, asked, calibration, wanted if autotune else None, trace, out), progress.tick
+            Job(source, asked, calibration, wanted if autotune else None, trace, out, meant), progress.tick
         )
     if as_json:
         typer.echo(json.dumps(told, indent=1))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from loadgen.cli import serving
+from loadgen.cli import serving, sources
 from loadgen.cli.output import stderr_console
 from loadgen.convert.serve_options import Flavour, PlanOptions
 from loadgen.records import LoadgenError
@@ -63,6 +63,9 @@ def convert(
     plan_batch: serving.PlanBatch = "",
     server_tensorrt: serving.ServerTensorRT = "",
     server_compute: serving.ServerCompute = "",
+    tf32: serving.TF32 = False,
+    version_compatible: serving.VersionCompatible = False,
+    workspace_mib: serving.Workspace = 4096,
     precision: Annotated[
         str, typer.Option(help="fp32, fp16, bf16, int8 or fp8; what must stay fp32 is chosen and listed.")
     ] = "fp32",
@@ -84,32 +87,13 @@ def convert(
     force: Annotated[
         bool, typer.Option("--force", help="Publish what fails parity, with that verdict in convert.json.")
     ] = False,
-    task: Annotated[
-        str | None,
-        typer.Option(
-            help="features, embedding, classification, token-classification or causal; left out, the folder's own."
-        ),
-    ] = None,
-    pooling: Annotated[
-        str | None, typer.Option(help="mean, cls or last: one vector a row, where the folder does not say.")
-    ] = None,
-    random_weights: Annotated[
-        int | None,
-        typer.Option(metavar="SEED", help="Random weights of this seed: the config alone will do."),
-    ] = None,
-    trust_remote_code: Annotated[
-        bool, typer.Option("--trust-remote-code", help="Run Python code that lies in the folder.")
-    ] = False,
-    inputs: Annotated[
-        Path | None, typer.Option(help="YAML or JSON that describes the inputs of a module or file.")
-    ] = None,
-    tensor: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input", help="One input, name:dtype:dims[:low..high], as x:FP32:batch,3,224,224:-1..1."
-        ),
-    ] = None,
-    output: Annotated[str | None, typer.Option(help="The output to serve, where there are several.")] = None,
+    task: sources.Task = None,
+    pooling: sources.Pooling = None,
+    random_weights: sources.RandomWeights = None,
+    trust_remote_code: sources.TrustRemoteCode = False,
+    inputs: sources.Inputs = None,
+    tensor: sources.Tensor = None,
+    output: sources.Output = None,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite the version if it exists.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the conversion record as JSON.")] = False,
 ) -> None:
@@ -153,7 +137,16 @@ def convert(
             versions=versions,
             accelerate=accelerate,
             optimize=optimize,
-            plan=PlanOptions(traffic, buckets, plan_batch, server_tensorrt, server_compute),
+            plan=PlanOptions(
+                traffic,
+                buckets,
+                plan_batch,
+                server_tensorrt,
+                server_compute,
+                tf32,
+                version_compatible,
+                workspace_mib,
+            ),
         ),
         precision=precision,
         calibration=calibration,

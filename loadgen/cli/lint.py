@@ -6,12 +6,15 @@ import json
 import os
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from loadgen.cli.output import printed
 from loadgen.records import LoadgenError
+
+if TYPE_CHECKING:
+    from loadgen.triton.config import ModelConfig
 
 
 def lint(
@@ -40,18 +43,18 @@ def lint(
     from loadgen.traffic.profile import load_profile
 
     asked = load_profile(profile)
-    message = _config_of(config, model)
+    served = _config_of(config, model)
     names = {kind.model for kind in asked.kinds.values() if kind.is_kserve}
-    if message.name not in names:
+    if served.name not in names:
         raise LoadgenError(
-            f"{profile} sends nothing to model {message.name!r}; it asks: {', '.join(sorted(names)) or 'no tensors'}"
+            f"{profile} sends nothing to model {served.name!r}; it asks: {', '.join(sorted(names)) or 'no tensors'}"
         )
     stories = describe_plan(plan(asked))
     allowed = cores or len(
         os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     )
     found = unfit(
-        message, asked, stories, cores=allowed, where=str(profile), engine_rows=_rows(engine, config)
+        served, asked, stories, cores=allowed, where=str(profile), engine_rows=_rows(engine, config)
     )
     with printed():
         if as_json:
@@ -60,12 +63,12 @@ def lint(
             for one in found:
                 typer.echo(f"{one.code}: {one.text}\n    see it: {one.show}")
             if not found:
-                typer.echo(f"{message.name}: nothing found against {profile}")
+                typer.echo(f"{served.name}: nothing found against {profile}")
     raise typer.Exit(1 if found else 0)
 
 
 def _rows(engine: str | None, config: str) -> tuple[int, int] | None:
-    from loadgen.triton.config_text import engine_rows
+    from loadgen.convert.sidecar import engine_rows
 
     if engine is None:
         return None if "://" in config else engine_rows(Path(config))
@@ -75,8 +78,9 @@ def _rows(engine: str | None, config: str) -> tuple[int, int] | None:
     return int(low), int(high)
 
 
-def _config_of(text: str, model: str | None) -> Any:
-    from loadgen.triton.config_text import config_message, read_config
+def _config_of(text: str, model: str | None) -> ModelConfig:
+    from loadgen.triton.config import ModelConfig
+    from loadgen.triton.repository import read_config
 
     if "://" not in text:
         return read_config(Path(text))
@@ -84,7 +88,7 @@ def _config_of(text: str, model: str | None) -> Any:
         raise LoadgenError(f"{text}: which of its models? add --model NAME")
     import asyncio
 
-    return config_message(asyncio.run(_ask(text, model)))
+    return ModelConfig.from_json(asyncio.run(_ask(text, model)), unknown=[])
 
 
 async def _ask(target: str, model: str) -> dict[str, Any]:

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from loadgen.triton.config_check import Finding
     from loadgen.triton.repository import StoredModel
 
 app = typer.Typer(help="Look at a Triton model repository, without a server.", no_args_is_help=True)
@@ -44,6 +47,7 @@ def check(path: _Where = Path("model_repository"), as_json: _Json = False) -> No
     """Read every config.pbtxt and say what the server would refuse, or would not do as it reads.
 
     Where there is a model.onnx and the onnx package, its inputs and outputs are held against the configuration.
+    A note names each model that the embedded Triton (`loadgen serve`) has no backend for.
     Exit code 1: a model would not load.
 
     Example: loadgen repository check model_repository
@@ -54,7 +58,8 @@ def check(path: _Where = Path("model_repository"), as_json: _Json = False) -> No
     from loadgen.triton.repository import read_repository
 
     models = [
-        replace(model, findings=(*model.findings, *against_files(model))) for model in read_repository(path)
+        replace(model, findings=(*model.findings, *against_files(model), *_elsewhere(model)))
+        for model in read_repository(path)
     ]
     if as_json:
         typer.echo(json.dumps([_told(model) for model in models], indent=1))
@@ -67,6 +72,17 @@ def check(path: _Where = Path("model_repository"), as_json: _Json = False) -> No
         refused = sum(model.refused for model in models)
         typer.echo(f"{len(models)} models, {refused} would not load")
     raise typer.Exit(int(any(model.refused for model in models)))
+
+
+def _elsewhere(model: StoredModel) -> Iterator[Finding]:
+    """A note on a model that the embedded Triton cannot run."""
+    from loadgen.triton.config_check import Finding, backend_of
+    from loadgen.triton.install import BACKENDS
+
+    backend = "" if model.config is None else backend_of(model.config)
+    if backend and backend not in BACKENDS:
+        text = f"{backend} is not in the embedded Triton, which has {', '.join(BACKENDS)} alone; a full Triton is needed"
+        yield Finding(False, "backend", text)
 
 
 def _told(model: StoredModel) -> dict[str, Any]:

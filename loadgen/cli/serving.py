@@ -47,6 +47,14 @@ PlanBatch = Annotated[str, typer.Option(help="The engine's batches, min:opt:max;
 ServerTensorRT = Annotated[
     str, typer.Option("--server-tensorrt", help="The TensorRT of the server, e.g. 10.13.2.")
 ]
+TF32 = Annotated[
+    bool, typer.Option("--tf32", help="The engine's FP32 products may be TF32: faster, less exact.")
+]
+VersionCompatible = Annotated[
+    bool,
+    typer.Option("--version-compatible", help="An engine that later TensorRTs of its major version load."),
+]
+Workspace = Annotated[int, typer.Option(help="MiB that building the engine may use for trying kernels.")]
 ServerCompute = Annotated[str, typer.Option(help="Compute capability of the server's GPU, e.g. 9.0.")]
 
 

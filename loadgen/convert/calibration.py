@@ -160,19 +160,20 @@ def made_rows(
 
 def traffic_lengths(path: Path, n: int, longest: int) -> list[int]:
     """`n` lengths spread evenly over those of the profile's measured requests, none over `longest`."""
+    every = sorted(profile_lengths(path))
+    if not every:
+        raise CalibrationError(f"calibration {path}: its requests have no lengths")
+    return [min(every[(2 * i + 1) * len(every) // (2 * n)], longest) for i in range(n)]
+
+
+def profile_lengths(path: Path) -> list[int]:
+    """The length of every measured arrival of a traffic profile, where it has one."""
     from loadgen.schedule import plan
     from loadgen.traffic.profile import load_profile
 
-    found = [
-        phase.length[phase.length > 0]
-        for phase in plan(load_profile(path)).phases
-        if phase.length is not None and phase.measured
-    ]
-    every = np.sort(np.concatenate(found)) if found else np.zeros(0, np.int32)
-    if not len(every):
-        raise CalibrationError(f"calibration {path}: its requests have no lengths")
-    at = ((np.arange(n) + 0.5) / n * len(every)).astype(np.int64)
-    return [min(int(length), longest) for length in every[at]]
+    phases = plan(load_profile(path)).phases
+    columns = [phase.length for phase in phases if phase.measured and phase.length is not None]
+    return [int(n) for column in columns for n in column if n > 0]
 
 
 def _text(path: Path, encoder: Encoder, folder: Path, rows: int) -> Callable[[], Iterator[Row]]:

@@ -19,16 +19,16 @@ from loadgen.convert.config import FullTensor
 from loadgen.convert.encoder import Encoder, contained, load_encoder, require_libraries
 from loadgen.convert.export import EXPORTERS, OnnxFacts, OnnxTensor, export_any
 from loadgen.convert.flavours import ONNX, RUNNER, Exported, lay_out, require_flavour
-from loadgen.convert.lowering import climb_onnx, climb_served, lower_onnx
+from loadgen.convert.lowering import climb_last, climb_onnx, lower_onnx
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.parity import MAX_ABS, ParityPoint, measure, onnx_run, passed, points, require, verdict
+from loadgen.convert.sidecar import SIDECAR
 from loadgen.convert.sources import TOKENIZER, Source, find_source, numbers, sha256
 from loadgen.convert.warmup import Fill, require_lengths
 from loadgen.environment.facts import machine, quick
 from loadgen.units import finite_only
 
 FORMAT = 1
-SIDECAR = "convert.json"
 _LIBRARIES = ("torch", "transformers", "onnx", "onnxscript", "onnxruntime", "loadgen")
 
 Progress = Callable[[str], None]
@@ -90,9 +90,9 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
         if (tokenizer := found.folder / TOKENIZER).is_file():
             (stage.version / TOKENIZER).write_bytes(tokenizer.read_bytes())
         sidecar = _sidecar(found, options, encoder, facts, parity, stage, weights) | lowered | laid.recorded
-        if options.check_served:
-            progress("asking the embedded Triton over HTTP and gRPC")
-            sidecar["served"] = climb_served(found, encoder, stage, options).as_json()
+        climbed_last, warnings = climb_last(found, encoder, stage, options, progress)
+        sidecar |= climbed_last
+        sidecar["serving"]["warnings"] += warnings
         for line in _forced(sidecar, parity):
             progress(line)
         progress(f"publishing {options.version_folder}")

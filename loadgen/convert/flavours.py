@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from loadgen.convert import publish, tensorrt, warmup
+from loadgen.convert.beside import unfit_beside
+from loadgen.convert.calibration import profile_lengths
 from loadgen.convert.config import FullTensor, Serving, Shown, model_config, render, show
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.profiles import Ranges, Span, buckets, ranges, served_batch, span
@@ -16,7 +18,8 @@ from loadgen.convert.same_server import require_loadable, require_same_gpu
 from loadgen.convert.serve_options import Flavour, PlanOptions
 from loadgen.environment.probe import server_tensorrt
 from loadgen.records import TensorSpec
-from loadgen.triton.install import home
+from loadgen.triton.config_check import PLATFORMS
+from loadgen.triton.install import BACKENDS, home
 from loadgen.triton.pbtxt import ConfigError
 
 ONNX, PLAN = "model.onnx", "model.plan"
@@ -56,7 +59,7 @@ def lay_out(
 ) -> LaidOut:
     """Completes a stage that holds `model.onnx` (and its weights' file) for the flavour that was asked for.
 
-    Raises ConfigError, TensorRTError or a refusal of the server's version; the stage is then worth nothing.
+    Raises ConfigError, TensorRTError, BesideError or a refusal of the server's version; the stage is then worth nothing.
     """
     flavour = options.serve.flavour
     serves: dict[str, Any] = {"flavour": str(flavour)}
@@ -72,6 +75,11 @@ def lay_out(
         (stage.version / RUNNER.name).write_bytes(RUNNER.read_bytes())
     if shown.why:
         warnings.append(f"max_batch_size is 0, nothing is batched: {shown.why}")
+    if (backend := PLATFORMS.get(str(flavour), (str(flavour), ""))[0]) not in BACKENDS:
+        warnings.append(
+            f"{flavour} needs a Triton with the {backend} backend: the embedded one has {', '.join(BACKENDS)} alone, so "
+            "nobody has asked this model yet; `loadgen parity` asks it where it is served"
+        )
     grid = warmup.plan(
         shown.inputs, options.serve.warmup, model.fills, max_batch=shown.max_batch, version=options.version
     )
@@ -90,6 +98,8 @@ def lay_out(
         warmup=grid.warmup,
         plan_profiles=profiles,
     )
+    if (unfit := unfit_beside(options.model_folder, options.version, model_config(serving))) is not None:
+        warnings.append(unfit)
     (stage.model / publish.CONFIG).write_text(render(serving), encoding="ascii")
     if grid.files:
         folder = stage.model / publish.WARMUP
@@ -179,15 +189,5 @@ def _plan(
 def profiles_of(model: Exported, max_batch: int, asked: PlanOptions) -> tuple[Ranges, ...]:
     """The optimization profiles: batches as asked, lengths in buckets of the traffic's own."""
     batch = span(asked.batch, "--plan-batch") if asked.batch else Span(1, max_batch, max_batch)
-    lengths = traffic_lengths(asked.traffic) if asked.traffic else []
+    lengths = profile_lengths(Path(asked.traffic)) if asked.traffic else []
     return ranges(model.inputs, batch, buckets(lengths, model.max_length, asked.buckets))
-
-
-def traffic_lengths(file: str) -> list[int]:
-    """The length of every measured arrival of a traffic profile, where it has one.  Raises ProfileError."""
-    from loadgen.schedule import plan
-    from loadgen.traffic.profile import load_profile
-
-    phases = plan(load_profile(file)).phases
-    columns = [phase.length for phase in phases if phase.measured and phase.length is not None]
-    return [int(n) for column in columns for n in column if n > 0]

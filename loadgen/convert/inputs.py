@@ -22,6 +22,7 @@ NUMPY = {
     "FP32": np.float32, "FP16": np.float16, "FP64": np.float64, "INT64": np.int64, "INT32": np.int32,
     "INT16": np.int16, "INT8": np.int8, "UINT8": np.uint8, "BOOL": np.bool_,
 }  # fmt: skip
+DATATYPES = {np.dtype(kind).name: name for name, kind in NUMPY.items()}  # the same from numpy's side
 _FLOATS = ("FP32", "FP16", "FP64")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*")
 _AXIS = re.compile(r"([A-Za-z_]\w*)(?:=(\d+)\.\.(\d+))?")

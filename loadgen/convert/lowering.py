@@ -11,12 +11,16 @@ from typing import Any
 from loadgen.convert import publish
 from loadgen.convert.calibration import open_calibration, text_samples
 from loadgen.convert.encoder import Encoder
+from loadgen.convert.engine import engine_run, why_not_here
+from loadgen.convert.flavours import PLAN
 from loadgen.convert.ladder import Climb, climb, require
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.parity import ParityError, Run, onnx_run
 from loadgen.convert.precision import Lowered, PrecisionError, choose_kept, load, lower, save
+from loadgen.convert.serve_options import Flavour
 from loadgen.convert.served import served_rungs
 from loadgen.convert.sources import Source
+from loadgen.convert.tensorrt import find_tensorrt
 from loadgen.target import parse_target
 
 Progress = Callable[[str], None]
@@ -27,7 +31,7 @@ def lower_onnx(
 ) -> tuple[Lowered, str | None]:
     """Writes `to` in the precision asked for.  Also why onnxruntime cannot run it on a CPU; None when it can.
 
-    Raises a LoadgenError; a file that no CPU runs is one unless `force`.
+    Raises a LoadgenError; a file that no CPU runs is one unless `force`, or it becomes a TensorRT engine.
     """
     calibration = None
     if options.calibration is not None:
@@ -36,12 +40,15 @@ def lower_onnx(
     else:
         progress(f"casting to {options.precision}")
     done = lower(
-        source, to, options.precision, calibration=calibration, skip_quant=options.skip_quant, keep=options.keep
+        source, to, options.precision, calibration=calibration, skip_quant=options.skip_quant, keep=options.keep,
+        tensorrt=options.serve.flavour is Flavour.TENSORRT,
     )  # fmt: skip
     try:
         onnx_run(to)
     except ParityError as why:
-        if not options.force:
+        if (
+            not options.force and options.serve.flavour is not Flavour.TENSORRT
+        ):  # which has its own arithmetic
             raise PrecisionError(
                 f"{options.precision} does not run on a CPU: {why}; serve it on a GPU and publish it with --force"
             ) from None
@@ -67,6 +74,23 @@ def climb_onnx(
     return settle(climbed, options)
 
 
+def climb_engine(
+    found: Source, encoder: Encoder, stage: publish.Stage, options: ConvertOptions
+) -> dict[str, Any]:
+    """The staged engine against PyTorch, for the sidecar; {"not_run": why} where torch has no GPU to run it on.
+
+    TF32 is held to FP16's limits, whose digits it has.  Raises ParityError unless `force`.
+    """
+    if (why := why_not_here()) is not None:
+        return {"not_run": why}
+    rungs = {"engine": engine_run(find_tensorrt(), stage.version / PLAN)}
+    precision = "fp16" if options.precision == "fp32" and options.serve.plan.tf32 else options.precision
+    climbed = climb(
+        encoder, rungs, precision, samples=text_samples(encoder, found.folder), max_batch=options.max_batch
+    )
+    return settle(climbed, options).as_json()
+
+
 def climb_served(found: Source, encoder: Encoder, stage: publish.Stage, options: ConvertOptions) -> Climb:
     """Serves what is staged by the embedded Triton and asks it over HTTP and gRPC.  Raises ParityError unless `force`."""
     from loadgen.triton.local import LocalTriton
@@ -82,6 +106,26 @@ def climb_served(found: Source, encoder: Encoder, stage: publish.Stage, options:
             steps += one.steps
             faults += one.faults
     return settle(Climb(options.precision, tuple(steps), tuple(faults)), options)
+
+
+def climb_last(
+    found: Source, encoder: Encoder, stage: publish.Stage, options: ConvertOptions, progress: Progress
+) -> tuple[dict[str, Any], list[str]]:
+    """The rungs above a file: the engine where there is one, a server where asked for.
+
+    Gives what the sidecar holds of them, and warnings.
+    """
+    told: dict[str, Any] = {}
+    warnings = []
+    if options.serve.flavour is Flavour.TENSORRT:
+        progress("comparing the engine with PyTorch")
+        told["engine"] = climb_engine(found, encoder, stage, options)
+        if "not_run" in told["engine"]:
+            warnings.append(f"the engine was not run: {told['engine']['not_run']}")
+    if options.check_served:
+        progress("asking the embedded Triton over HTTP and gRPC")
+        told["served"] = climb_served(found, encoder, stage, options).as_json()
+    return told, warnings
 
 
 def settle(climbed: Climb, options: ConvertOptions) -> Climb:

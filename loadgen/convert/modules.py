@@ -19,6 +19,7 @@ from loadgen.convert import wrappers
 from loadgen.convert.encoder import Encoder, EncoderError, first_line, quiet
 from loadgen.convert.inputs import (
     BATCH,
+    DATATYPES,
     LENGTH,
     LONGEST,
     WIDEST_BATCH,
@@ -115,7 +116,7 @@ def load_exported(source: Source, max_length: int | None) -> Encoder:
         value = found.get(name)
         if not isinstance(value, torch.Tensor):
             raise EncoderError(f"{source.label}: its input {name} is no tensor")
-        datatype = _KSERVE.get(str(value.dtype).removeprefix("torch."), str(value.dtype))
+        datatype = DATATYPES.get(str(value.dtype).removeprefix("torch."), str(value.dtype))
         told[name] = datatype, tuple(int(n) if str(n).isdigit() else str(n) for n in value.shape)
     bounds = {
         str(symbol): (int(span.lower), int(span.upper))
@@ -146,7 +147,7 @@ def load_onnx(source: Source, max_length: int | None) -> Encoder:
     told: dict[str, Told] = {}
     for value in proto.graph.input:
         kind = value.type.tensor_type
-        datatype = _KSERVE.get(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name, "?")
+        datatype = DATATYPES.get(onnx.helper.tensor_dtype_to_np_dtype(kind.elem_type).name, "?")
         axes = [d.dim_param or d.dim_value or f"{value.name}_{n}" for n, d in enumerate(kind.shape.dim)]
         told[value.name] = datatype, tuple(axes)
     inputs = _fit(source, told, {}, tables)
@@ -156,10 +157,6 @@ def load_onnx(source: Source, max_length: int | None) -> Encoder:
 
 
 Told = tuple[str, tuple[str | int, ...]]  # an input's data type and axes, as its file says
-_KSERVE = {
-    "float32": "FP32", "float16": "FP16", "float64": "FP64", "int64": "INT64", "int32": "INT32",
-    "int16": "INT16", "int8": "INT8", "uint8": "UINT8", "bool": "BOOL",
-}  # fmt: skip
 
 
 def _tables(proto: Any) -> dict[str, int]:
@@ -186,7 +183,7 @@ def _fit(
     inputs = []
     for name, (datatype, axes) in told.items():
         given = described.get(name)
-        if datatype not in _KSERVE.values():
+        if datatype not in DATATYPES.values():
             raise EncoderError(f"{source.label}: its input {name} has a type that cannot be served")
         if given is not None:
             fits = [a == b or (isinstance(a, str) and isinstance(b, str)) for a, b in zip(axes, given.axes)]  # noqa: B905

@@ -26,6 +26,7 @@ ALONE_TORCH = "alone = padded, torch"
 ALONE_ONNX = "alone = padded, onnx"
 ONNX_VS_FILE = "onnx = source"  # of an ONNX file there is no PyTorch to ask
 ALONE_FILE = "alone = padded, source"
+EMPTY_ROW = "beside a row of padding alone"
 
 
 class ParityError(LoadgenError):
@@ -110,6 +111,9 @@ def measure(
         if batch > 1:
             found.append(_alone(alone, encoder, torch, feeds, lengths, want))
             found.append(_alone(ALONE_ONNX, encoder, onnx, feeds, lengths, got))
+    batch, length = max(sizes, default=(1, 1))
+    if batch > 1 and encoder.padded:
+        found.append(_beside_padding(encoder, torch, onnx, length, rng))
     return found
 
 
@@ -153,6 +157,19 @@ def _alone(
     for row, answer in enumerate(rows):
         want[row, : lengths[row]] = answer
     return _point(check, encoder, lengths, want, padded, width)
+
+
+def _beside_padding(
+    encoder: Encoder, torch: Run, onnx: Run, length: int, rng: np.random.Generator
+) -> ParityPoint:
+    """A row whose mask is all zeros must not change its neighbour.  Its own answer means nothing: often no number."""
+    feeds = make_feeds(encoder, [length, length], rng)
+    for one in encoder.specs:
+        if one.mask:
+            feeds[one.name][1] = 0
+    first = {name: np.ascontiguousarray(value[:1]) for name, value in feeds.items()}
+    want, got = torch(first), _try(onnx, feeds, 2, length)[:1]
+    return _point(EMPTY_ROW, encoder, [length], want, got, length)
 
 
 def _try(run: Run, feeds: Feeds, batch: int, length: int) -> Floats:

@@ -76,10 +76,12 @@ def lower(
     calibration: "Calibration | None" = None,
     skip_quant: bool = False,
     keep: Sequence[str] = (),
+    tensorrt: bool = False,
 ) -> Lowered:
     """Writes the FP32 file `source` as `to` in a precision; `keep` names nodes or operators to leave FP32.
 
-    int8 and fp8 need `calibration`; with `skip_quant` what lacks it is left FP32 and said so.  Raises
+    int8 and fp8 need `calibration`; with `skip_quant` what lacks it is left FP32 and said so.  `tensorrt`: the file
+    becomes an engine, which looks nothing up in 8 bits.  Raises
     PrecisionError; an OSError of the disk passes through.
     """
     if precision not in PRECISIONS:
@@ -91,7 +93,10 @@ def lower(
         if precision in QUANTIZED:
             from loadgen.convert.quantize import quantize
 
-            done = quantize(model, source, precision, calibration, skip_quant=skip_quant, keep=keep)
+            done = quantize(
+                model, source, precision, calibration, skip_quant=skip_quant, keep=keep,
+                lookups=precision == "int8" and not tensorrt,  # ONNX itself has none in FP8
+            )  # fmt: skip
         else:
             from loadgen.convert.mixed import cast_down
 

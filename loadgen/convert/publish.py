@@ -4,6 +4,7 @@ Everything is written in a folder beside the destination, flushed to the disk, a
 comes last.  It must not know what the files hold.
 """
 
+import ctypes
 import errno
 import os
 import re
@@ -19,6 +20,7 @@ from loadgen.records import LoadgenError
 from loadgen.units import show_bytes
 
 CONFIG = "config.pbtxt"
+_HERE, _EXCHANGE = -100, 2  # AT_FDCWD and RENAME_EXCHANGE of Linux
 WARMUP = "warmup"  # Triton's own name for the folder of warm-up data
 
 
@@ -95,20 +97,44 @@ def publish(stage: Stage, options: ConvertOptions) -> None:
 
 def _add_version(stage: Stage, options: ConvertOptions) -> None:
     """Into a model that may be served right now: other versions are not touched, the config comes last."""
-    old = stage.model.parent / "replaced"
     there = options.version_folder.exists()
     if there:
-        options.version_folder.rename(old)
-    try:
+        exchange(stage.version, options.version_folder)
+    else:
         stage.version.rename(options.version_folder)
+    try:
         _add_warmup(stage, options)
         (stage.model / CONFIG).replace(options.model_folder / CONFIG)
     except BaseException:  # Ctrl-C too
-        if options.version_folder.exists():
-            options.version_folder.rename(stage.model.parent / "failed")
         if there:
-            old.rename(options.version_folder)
+            exchange(stage.version, options.version_folder)
+        else:
+            options.version_folder.rename(stage.version)
         raise
+
+
+def exchange(a: Path, b: Path) -> None:
+    """Two folders of one disk change places: at once where the kernel and the disk can, so that neither is ever gone."""
+    try:
+        failed = ctypes.CDLL(None, use_errno=True).renameat2(
+            _HERE, os.fsencode(a), _HERE, os.fsencode(b), ctypes.c_uint(_EXCHANGE)
+        )
+    except AttributeError:  # an older or another libc
+        failed, number = -1, errno.ENOSYS
+    else:
+        number = ctypes.get_errno()
+    if not failed:
+        return
+    if number not in (errno.ENOSYS, errno.EINVAL):
+        raise OSError(number, os.strerror(number), str(b))
+    aside = a.with_name(f"{a.name}.aside")
+    b.rename(aside)
+    try:
+        a.rename(b)
+    except OSError:
+        aside.rename(b)
+        raise
+    aside.rename(a)
 
 
 def _add_warmup(stage: Stage, options: ConvertOptions) -> None:

@@ -1,7 +1,7 @@
 """INT8 or FP8 by explicit quantise and dequantise pairs: symmetric, weights per channel, ranges from real rows.
 
 Pairs stand before products with a constant weight; large embedding tables are stored quantised and their rows
-dequantised after the lookup.  Everything else stays FP32.  onnxruntime's own `quantize_static` was measured
+dequantised after the lookup, or the table before it where a runtime allows no other way.  Everything else stays FP32.  onnxruntime's own `quantize_static` was measured
 first and left: on MiniLM it shares a pair between a layer's norm and the residual beside it, which costs
 accuracy (cosine 0.977 against 0.986) and keeps its runtime from fusing most products (1.04 times the speed of
 FP32 against more than 2).  It must not know which runtime will read the file.
@@ -79,10 +79,12 @@ def quantize(
     *,
     skip_quant: bool = False,
     keep: Sequence[str] = (),
+    lookups: bool = True,
 ) -> Lowered:
     """Rewrites `model`, which was read from `source`, in place.  Raises PrecisionError without calibration data.
 
     With `skip_quant` and no data, weights alone are quantised: products run in FP32 and `skipped` says so.
+    `lookups`: rows are looked up in 8 bits.
     """
     if calibration is None and not skip_quant:
         raise PrecisionError(
@@ -110,7 +112,7 @@ def quantize(
         if node.name in picked:
             writer.product(node)
         elif _table(node, weights) and not {node.name, node.op_type} & set(keep):
-            writer.lookup(node)
+            writer.lookup(node, quantized=lookups)
         else:
             writer.nodes.append(node)
             continue
@@ -216,9 +218,9 @@ class _Writer:
         node.input[1] = self._weight(node, w, axis)
         self.nodes.append(node)
 
-    def lookup(self, node: Any) -> None:
+    def lookup(self, node: Any, *, quantized: bool) -> None:
         table, out = node.input[0], node.output[0]
-        if self.precision == "fp8":  # ONNX looks nothing up in FP8
+        if not quantized:
             self._node(
                 "DequantizeLinear", [self._stored(table, None), *self._scale_names(table)], f"{out}__table"
             )

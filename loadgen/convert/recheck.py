@@ -13,11 +13,10 @@ from loadgen.convert.encoder import Encoder, contained, load_encoder, require_li
 from loadgen.convert.ladder import Climb, climb
 from loadgen.convert.options import SourceOptions
 from loadgen.convert.served import served_rungs
+from loadgen.convert.sidecar import SIDECAR
 from loadgen.convert.sources import MINILM, Source, find_source
 from loadgen.records import LoadgenError
 from loadgen.target import Target, parse_target
-
-SIDECAR = "convert.json"
 
 
 class RecheckError(LoadgenError):

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.convert.encoder import first_line
+from loadgen.convert.inputs import DATATYPES, NUMPY
 from loadgen.convert.ladder import AT_ONCE
 from loadgen.convert.parity import Feeds, Floats, ParityError, Run
 from loadgen.records import Tensor
@@ -20,11 +21,6 @@ from loadgen.target import Target
 from loadgen.wire import kserve_http
 
 _TIMEOUT_S = 60
-_DATATYPES = {
-    "int64": "INT64", "int32": "INT32", "int8": "INT8", "uint8": "UINT8", "bool": "BOOL", "float32": "FP32",
-    "float16": "FP16", "float64": "FP64",
-}  # fmt: skip
-_NUMPY = {"FP32": "<f4", "FP16": "<f2", "FP64": "<f8"}
 
 
 @contextmanager
@@ -48,7 +44,7 @@ def served_rungs(target: Target, model: str, version: str = "") -> Iterator[dict
 def _http(target: Target, model: str, version: str) -> Iterator[Run]:
     def run(feeds: Feeds) -> Floats:
         tensors = [
-            Tensor(name, _DATATYPES[str(value.dtype)], value.shape, np.ascontiguousarray(value).tobytes())
+            Tensor(name, DATATYPES[value.dtype.name], value.shape, np.ascontiguousarray(value).tobytes())
             for name, value in feeds.items()
         ]
         request = kserve_http.infer_request(model, version, tensors)
@@ -71,7 +67,10 @@ def _http(target: Target, model: str, version: str) -> Iterator[Run]:
             raise ParityError(f"parity: {target.url} refuses {model}: {answer.status} {words}")
         headers = {name.lower(): value for name, value in answer.getheaders()}
         (first, *_) = kserve_http.read_infer_response(headers, body)
-        return np.frombuffer(first.data, _NUMPY[first.datatype]).reshape(first.shape).astype(np.float32)
+        if first.datatype not in NUMPY:
+            raise ParityError(f"parity: {model} answers in {first.datatype}, which is not compared")
+        kind = np.dtype(NUMPY[first.datatype]).newbyteorder("<")
+        return np.frombuffer(first.data, kind).reshape(first.shape).astype(np.float32)
 
     yield run
 
@@ -86,7 +85,7 @@ def _grpc(target: Target, model: str, version: str) -> Iterator[Run]:
         def run(feeds: Feeds) -> Floats:
             inputs: list[Any] = []
             for name, value in feeds.items():
-                inputs.append(InferInput(name, list(value.shape), _DATATYPES[str(value.dtype)]))
+                inputs.append(InferInput(name, list(value.shape), DATATYPES[value.dtype.name]))
                 inputs[-1].set_data_from_numpy(np.ascontiguousarray(value))
             try:
                 answer = client.infer(model, inputs, model_version=version, client_timeout=_TIMEOUT_S)

@@ -64,7 +64,7 @@ class BuildOptions:
     profiles: tuple[Ranges, ...]
     workspace_bytes: int = 4 * _GIB
     target: str | None = None
-    tf32: bool = True
+    tf32: bool = False
     version_compatible: bool = False
     cache: Path | None = None
 
@@ -357,15 +357,19 @@ def read_engine(found: TensorRT, plan: Path) -> EngineFacts | None:
         for n in names
     }
     takes = [n for n in names if engine.get_tensor_mode(n) == trt.TensorIOMode.INPUT]
-    profiles = tuple(
-        Ranges({n: _shapes(engine.get_tensor_profile_shape(n, i)) for n in takes})
-        for i in range(engine.num_optimization_profiles)
-    )
     return EngineFacts(
         tuple(tensors[n] for n in takes),
         tuple(tensors[n] for n in names if n not in takes),
-        profiles,
+        ranges_of(engine, takes),
         "engine",
+    )
+
+
+def ranges_of(engine: Any, inputs: Sequence[str]) -> tuple[Ranges, ...]:
+    """The optimization profiles that a loaded engine has."""
+    return tuple(
+        Ranges({n: _shapes(engine.get_tensor_profile_shape(n, i)) for n in inputs})
+        for i in range(engine.num_optimization_profiles)
     )
 
 

@@ -66,9 +66,11 @@ class Cell:
     """One runtime, precision, batch and length, and what was measured; `error` says why not.
 
     Latencies are of one call; `parts` of a training step are its medians.  `memory` holds bytes by where they
-    were counted: `torch_peak` (torch's allocator), `device_used` (the GPU's, all processes), `rss_peak`
+    were counted: `torch_peak` (torch's allocator, where torch runs the model), `device_used` (the GPU's, all
+    processes) and `device_growth` (over what it had before the runtime was opened, kernels included), `rss_peak`
     (the process), `rss_growth` (over what it had before the runtime was opened), `arena` (onnxruntime: what
-    running added to the process since the session was open; it gives nothing back).
+    running added to the process since the session was open; it gives nothing back).  `tokens`: a length is one in
+    tokens, which an image's is not.
     """
 
     runtime: str
@@ -99,9 +101,9 @@ class Cell:
 
     @property
     def peak_bytes(self) -> int | None:
-        """The figure to compare: torch's own on a GPU, else what the process grew by."""
+        """The figure to compare: torch's own on a GPU, else what the GPU or the process grew by."""
         return next(
-            (self.memory[key] for key in ("torch_peak", "device_used", "rss_growth") if key in self.memory),
+            (self.memory[key] for key in ("torch_peak", "device_growth", "rss_growth") if key in self.memory),
             None,
         )
 

@@ -4,7 +4,6 @@ Whatever cannot be opened is an Unavailable with the reason, and a cell of the r
 or memory.
 """
 
-import importlib
 import importlib.util
 import shutil
 from collections.abc import Callable, Sequence
@@ -17,10 +16,14 @@ import numpy.typing as npt
 
 from loadgen.convert.encoder import Encoder, first_line, quiet
 from loadgen.convert.parity import Feeds
+from loadgen.convert.profiles import Ranges
 from loadgen.enginebench.cells import Asked
 from loadgen.records import LoadgenError
 
 Floats = npt.NDArray[np.float32]
+
+
+FOR_TENSORRT = " for tensorrt"  # of a file that other runtimes have in another form
 
 
 class Unavailable(LoadgenError):  # noqa: N818 - an answer, not a fault
@@ -86,7 +89,10 @@ def placed(value: npt.NDArray[Any], device: str, dtype: Any) -> Any:
 
 
 def open_onnxruntime(file: Path, device: str, threads: int | None, *, profile: Path | None = None) -> Engine:
-    """A session on the CPU or, where onnxruntime has it, CUDA.  With `profile`, `engine.profile()` writes it."""
+    """A session on the CPU or, where onnxruntime has it, CUDA; tensors in and out stay on the device.
+
+    With `profile`, `engine.profile()` writes it.
+    """
     import onnxruntime
 
     provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
@@ -104,11 +110,22 @@ def open_onnxruntime(file: Path, device: str, threads: int | None, *, profile: P
         raise Unavailable(f"onnxruntime does not load it: {first_line(why)}") from None
 
     def bind(feeds: Feeds) -> Callable[[], Any]:
-        held = dict(feeds)
-        return lambda: session.run(None, held)
+        # Bound once: what a call costs is the model, as in torch, and no copy to a GPU and back.
+        binding = session.io_binding()
+        for name, value in feeds.items():
+            held = onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(value), device, 0)
+            binding.bind_ortvalue_input(name, held)
+        for output in session.get_outputs():
+            binding.bind_output(output.name, device)
+
+        def call() -> Any:
+            session.run_with_iobinding(binding)
+            return binding
+
+        return call
 
     return Engine(
-        bind, lambda answer: np.asarray(answer[0], np.float32), on_stream=False,
+        bind, lambda bound: np.asarray(bound.copy_outputs_to_cpu()[0], np.float32), on_stream=False,
         profile=lambda: str(session.end_profiling()),
     )  # fmt: skip
 
@@ -126,12 +143,14 @@ def open_tensorrt(file: Path, asked: Asked, feeds: Feeds) -> Engine:
         raise Unavailable("TensorRT is not installed")
     if not torch.cuda.is_available():
         raise Unavailable("TensorRT is installed, and there is no GPU to run an engine on")
-    from loadgen.enginebench.tensorrt_engine import run_engine
+    from loadgen.convert.engine import open_engine
+    from loadgen.convert.tensorrt import BuildOptions, build, find_tensorrt
 
     try:
-        builder = importlib.import_module("loadgen.convert.tensorrt")
-        ranges = importlib.import_module("loadgen.convert.profiles").Ranges
-        bind = run_engine(builder, ranges, file, asked, feeds)
+        found, plan = find_tensorrt(), file.with_suffix(".plan")
+        profile = Ranges({name: _shapes(value, asked) for name, value in feeds.items()})
+        build(found, file, plan, BuildOptions((profile,)))
+        bind = open_engine(found, plan)
     except LoadgenError as why:
         raise Unavailable(str(why)) from None
     except Exception as why:  # noqa: BLE001 - TensorRT's own
@@ -139,10 +158,20 @@ def open_tensorrt(file: Path, asked: Asked, feeds: Feeds) -> Engine:
     return Engine(bind, lambda answer: np.asarray(answer.float().cpu().numpy(), np.float32), on_stream=True)
 
 
+def _shapes(value: Any, asked: Asked) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    """(least, tuned for, largest) of an input whose axes are the batch, and its length if there is a second."""
+
+    def shape(batch: int, length: int) -> tuple[int, ...]:
+        return batch, *((length,) if value.ndim > 1 else ()), *value.shape[2:]
+
+    most, typical = max(asked.batches), sorted(asked.lengths)[len(asked.lengths) // 2]
+    return shape(1, 1), shape(most, typical), shape(most, max(asked.lengths))
+
+
 def model_files(
     encoder: Encoder, folder: Path, precisions: Sequence[str], calibration: Any, constants: frozenset[int]
 ) -> dict[str, Path | str]:
-    """{precision: its ONNX file in `folder`, or why there is none}."""
+    """{precision: its ONNX file in `folder`, or why there is none}; "int8 for tensorrt" is its own."""
     from loadgen.convert.export import export_any
     from loadgen.convert.precision import lower
 
@@ -153,13 +182,14 @@ def model_files(
     except LoadgenError as why:
         return dict.fromkeys(precisions, str(why))
     found: dict[str, Path | str] = {"fp32": whole}
-    for precision in precisions:
-        if precision == "fp32":
+    for name in precisions:
+        if name == "fp32":
             continue
-        file = folder / f"{precision}.onnx"
+        precision = name.removesuffix(FOR_TENSORRT)
+        file = folder / f"{name.replace(' ', '-')}.onnx"
         try:
-            lower(whole, file, precision, calibration=calibration, skip_quant=False)
-            found[precision] = file
+            lower(whole, file, precision, calibration=calibration, tensorrt=name != precision)
+            found[name] = file
         except LoadgenError as why:
-            found[precision] = str(why)
+            found[name] = str(why)
     return found

@@ -6,13 +6,14 @@ It must not know the command line.
 import errno
 import json
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from loadgen.convert.calibration import Calibration, made_rows, open_calibration, text_samples
 from loadgen.convert.encoder import Encoder, contained, load_encoder, require_libraries
-from loadgen.convert.sources import MINILM, Source, find_source, numbers
+from loadgen.convert.options import SourceOptions
+from loadgen.convert.sources import Source, find_source, numbers
 from loadgen.enginebench.cells import Asked, BenchError, Cell
 from loadgen.enginebench.engines import Unavailable
 from loadgen.enginebench.facts import facts
@@ -29,7 +30,10 @@ _LENGTHS = (16, 64, 128)
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """`out` None: nothing is written.  `wanted`: choose by it.  `trace`: profile the slowest cell, into `out`."""
+    """`out` None: nothing is written.  `wanted`: choose by it.  `trace`: profile the slowest cell, into `out`.
+
+    `meant` says how the source is to be understood, as for a conversion.
+    """
 
     source: str
     asked: Asked
@@ -37,6 +41,7 @@ class Job:
     wanted: Wanted | None = None
     trace: bool = False
     out: Path | None = None
+    meant: SourceOptions = field(default_factory=SourceOptions)
 
 
 def bench_engine(job: Job, say: Say = lambda _: None) -> dict[str, Any]:
@@ -45,7 +50,7 @@ def bench_engine(job: Job, say: Say = lambda _: None) -> dict[str, Any]:
     What could be measured and not written has its reason in `not_written`.  Raises LoadgenError.
     """
     require_libraries()
-    found = _folder(job.source)
+    found = find_source(job.source, job.meant)
     if job.out is not None:
         _make(job.out)
     try:
@@ -56,16 +61,6 @@ def bench_engine(job: Job, say: Say = lambda _: None) -> dict[str, Any]:
             raise
         where = why.filename or os.environ.get("TMPDIR", "the folder of temporary files")
         raise NotMeasuredError(f"cannot write {where}: {why.strerror}; TMPDIR names another place") from None
-
-
-def _folder(text: str) -> Source:
-    """The runtimes are opened from the model itself, which a file or a factory may not give."""
-    path = Path(text).expanduser()
-    if text != MINILM and (path.is_file() if path.exists() else ":" in text) and path.name != "config.json":
-        raise BenchError(
-            f"{text}: bench engine measures {MINILM!r} or a Hugging Face folder, no file or factory"
-        )
-    return find_source(text)
 
 
 def _make(out: Path) -> None:
@@ -84,6 +79,9 @@ def _measured(job: Job, found: Source, say: Say) -> dict[str, Any]:
     calibration = _calibration(job, found, encoder)
     samples = text_samples(encoder, found.folder)
     told_facts = facts(found, job.asked.device)
+    told_facts["notes"] = [*found.notes, *encoder.notes]
+    for note in told_facts["notes"]:
+        say(note)
     told_facts["calibration"] = None if calibration is None else dict(calibration.facts)
     with opened(
         encoder, job.asked, samples=samples, calibration=calibration, constants=numbers(found.config), say=say

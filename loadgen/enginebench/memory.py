@@ -41,6 +41,16 @@ def reset_peak(device: str) -> bool:
     return True
 
 
+def device_used(device: str) -> int:
+    """Bytes of the GPU that are taken, by all processes; 0 without a GPU."""
+    if device != "cuda":
+        return 0
+    import torch
+
+    free, whole = torch.cuda.mem_get_info()
+    return int(whole - free)
+
+
 def tidy(device: str) -> None:
     """Gives back what nothing uses, so that the next runtime starts from the same place."""
     gc.collect()
@@ -52,8 +62,12 @@ def tidy(device: str) -> None:
         ctypes.CDLL("libc.so.6").malloc_trim(0)
 
 
-def peaks(device: str, *, before: int, opened: int | None, fresh: bool, torch_runs: bool) -> dict[str, int]:
-    """Bytes by where they were counted (see cells.Cell).  `before` and `opened` are the process's then."""
+def peaks(
+    device: str, *, before: int, taken: int, opened: int | None, fresh: bool, torch_runs: bool
+) -> dict[str, int]:
+    """Bytes by where they were counted (see cells.Cell).  `before` and `opened` are the process's then, `taken` the
+    GPU's before the runtime was opened.  `torch_runs`: every byte of it is of torch's allocator.
+    """
     now, most = rss()
     found: dict[str, int] = {}
     if device == "cuda":
@@ -61,8 +75,8 @@ def peaks(device: str, *, before: int, opened: int | None, fresh: bool, torch_ru
 
         if torch_runs:
             found["torch_peak"] = int(torch.cuda.max_memory_allocated())
-        free, whole = torch.cuda.mem_get_info()
-        found["device_used"] = int(whole - free)
+        found["device_used"] = device_used(device)
+        found["device_growth"] = max(0, found["device_used"] - taken)
     if now and fresh:
         found["rss_peak"] = most
         found["rss_growth"] = max(0, most - before)

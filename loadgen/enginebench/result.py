@@ -91,7 +91,7 @@ def best_batches(cells: Sequence[Cell]) -> list[dict[str, Any]]:
 
 
 def choose(cells: Sequence[Cell], wanted: Wanted) -> dict[str, Any]:
-    """One runtime and precision, and a batch for each length: the most tokens a second in the geometric mean over
+    """One runtime and precision, and a batch for each length: the most samples a second in the geometric mean over
     lengths, among those that keep to `wanted` at every length.  None with the reasons when there is none.
     """
     faults = {id(cell): wanted.fault(cell) for cell in cells}
@@ -117,7 +117,12 @@ def choose(cells: Sequence[Cell], wanted: Wanted) -> dict[str, Any]:
         engine = max(options, key=lambda one: _mean_log(options[one]))
         told |= {"runtime": engine[0], "precision": engine[1]}
         told["batches"] = {
-            str(length): {"batch": cell.batch, "tokens_per_s": cell.tokens_per_s, "median_ns": cell.median_ns}
+            str(length): {
+                "batch": cell.batch,
+                "samples_per_s": cell.samples_per_s,
+                "tokens_per_s": cell.tokens_per_s,
+                "median_ns": cell.median_ns,
+            }
             for length, cell in sorted(options[engine].items())
         }
     return told
@@ -164,6 +169,4 @@ def _fastest(group: Sequence[Cell]) -> Cell:
 
 
 def _mean_log(by_length: Mapping[int, Cell]) -> float:
-    return sum(math.log((cell.samples_per_s or 1e-9) * cell.length) for cell in by_length.values()) / len(
-        by_length
-    )
+    return sum(math.log(cell.samples_per_s or 1e-9) for cell in by_length.values()) / len(by_length)

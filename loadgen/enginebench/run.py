@@ -19,6 +19,7 @@ from loadgen.convert.parity import Feeds, make_feeds
 from loadgen.enginebench import memory
 from loadgen.enginebench.cells import Asked, BenchError, Cell
 from loadgen.enginebench.engines import (
+    FOR_TENSORRT,
     Engine,
     Unavailable,
     model_files,
@@ -83,7 +84,10 @@ def opened(
             import onnxruntime  # noqa: F401 - now: its libraries are in no runtime's memory
 
             say(f"making ONNX files: {', '.join(asked.precisions)}")
-            files = model_files(encoder, Path(folder), asked.precisions, calibration, constants)
+            wanted = list(asked.precisions)
+            if "tensorrt" in asked.runtimes and "int8" in wanted:
+                wanted.append(f"int8{FOR_TENSORRT}")
+            files = model_files(encoder, Path(folder), wanted, calibration, constants)
         truth: dict[int, tuple[Feeds, Any]] = {}
         if asked.mode == "infer":
             say("FP32 answers to compare with")
@@ -110,7 +114,8 @@ def open_engine(bench: Bench, runtime: str, precision: str, *, profile: Path | N
     asked = bench.asked
     if runtime in ("torch", "torch-compile"):
         return open_torch(bench.encoder, precision, asked.device, compiled=runtime == "torch-compile")
-    file = bench.files[precision]
+    own = f"{precision}{FOR_TENSORRT}" if runtime == "tensorrt" else precision
+    file = bench.files.get(own, bench.files[precision])
     if isinstance(file, str):
         raise Unavailable(file)
     if runtime == "tensorrt":
@@ -121,7 +126,7 @@ def open_engine(bench: Bench, runtime: str, precision: str, *, profile: Path | N
 def _engine(bench: Bench, runtime: str, precision: str, say: Say) -> Iterator[Cell]:
     asked = bench.asked
     memory.tidy(asked.device)
-    before, _ = memory.rss()
+    before, taken = memory.rss()[0], memory.device_used(asked.device)
     sizes = list(asked.sizes())
     say(f"{runtime}, {precision}: opening")
     start = time.monotonic_ns()
@@ -137,6 +142,9 @@ def _engine(bench: Bench, runtime: str, precision: str, say: Say) -> Iterator[Ce
     for at, (batch, length) in enumerate(sizes):
         say(f"{runtime}, {precision}: batch {batch}, length {length} ({at + 1} of {len(sizes)})")
         cell = Cell(runtime, precision, batch, length, open_ns=open_ns, tokens=bench.encoder.has_length)
+        if batch > 1 and not bench.encoder.batched:
+            yield replace(cell, error="the model takes one item at a time: its batch is not free")
+            continue
         fresh = memory.reset_peak(asked.device)
         try:
             cell = measure_one(cell)
@@ -145,7 +153,7 @@ def _engine(bench: Bench, runtime: str, precision: str, say: Say) -> Iterator[Ce
             yield replace(cell, error=first_line(why))
             continue
         told = memory.peaks(
-            asked.device, before=before, fresh=fresh, torch_runs=runtime != "onnxruntime",
+            asked.device, before=before, taken=taken, fresh=fresh, torch_runs=runtime.startswith("torch"),
             opened=opened_at if runtime == "onnxruntime" else None,
         )  # fmt: skip
         yield replace(cell, memory=told)

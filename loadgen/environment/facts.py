@@ -15,7 +15,10 @@ import resource
 import socket
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 LIBRARIES = (  # beside those of the client, which run.json has too
     "torch", "transformers", "tokenizers", "onnx", "onnxscript", "onnxruntime", "onnxruntime-gpu", "nvidia-modelopt",
@@ -58,11 +61,7 @@ def available_memory() -> int | None:
 def _cpu_model() -> str | None:
     if sys.platform != "linux":
         return platform.processor() or None
-    with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:  # noqa: PTH123 - not a file of ours
-        for line in file:
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return None
+    return next((told for told in _cpuinfo("model name")), None)
 
 
 def quick() -> dict[str, Any]:
@@ -153,11 +152,15 @@ def _processor() -> dict[str, Any]:
 
 
 def _flags() -> frozenset[str]:
+    return frozenset(next((told for told in _cpuinfo("flags")), "").split())
+
+
+def _cpuinfo(key: str) -> Iterator[str]:
+    """What stands behind a key, for each core; read no further than is asked."""
     with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
         for line in file:
-            if line.startswith("flags"):
-                return frozenset(line.split())
-    return frozenset()
+            if line.startswith(key):
+                yield line.partition(":")[2].strip()
 
 
 def _text(file: Path) -> str:

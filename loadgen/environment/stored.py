@@ -1,4 +1,4 @@
-"""The environment that a run, a conversion or `loadgen env --json` left on the disk.
+"""The environment that a run, a conversion, an engine benchmark or `loadgen env --json` left on the disk.
 
 It must not know what else is in those files.
 """
@@ -13,7 +13,7 @@ from loadgen.records import LoadgenError
 if TYPE_CHECKING:
     from pathlib import Path
 
-_HOLDERS = ("run.json", "convert.json")
+_HOLDERS = ("run.json", "convert.json", "engine.json")
 
 
 class StoredError(LoadgenError):
@@ -21,7 +21,7 @@ class StoredError(LoadgenError):
 
 
 def stored(path: Path) -> dict[str, Any]:
-    """The facts of a run folder, a converted model's folder or version folder, or a JSON file.
+    """The facts of a run's or benchmark's folder, a converted model's folder or version folder, or a JSON file.
 
     A model's folder stands for its newest version.  Raises StoredError.
     """
@@ -31,15 +31,17 @@ def stored(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as why:
         raise StoredError(f"{file} cannot be read: {why}") from None
     facts = told.get("client") or (told.get("environment") and told) if isinstance(told, dict) else None
-    if file.name == "convert.json" and isinstance(told, dict):
-        facts = _of_conversion(told)
+    if (
+        isinstance(facts, dict) and "versions" in facts
+    ):  # a conversion or a benchmark: more than an environment
+        facts = _of_product(facts)
     if not isinstance(facts, dict):
         raise StoredError(f"{file} tells nothing of an environment: no client as in run.json, no environment")
     return facts
 
 
-def _of_conversion(told: dict[str, Any]) -> dict[str, Any]:
-    """In the words of a run: python and loadgen by themselves, the libraries of the conversion among all."""
+def _of_product(told: dict[str, Any]) -> dict[str, Any]:
+    """In the words of a run: python and loadgen by themselves, the libraries it was made with among all."""
     versions = dict(told.get("versions") or {})
     own = {name: versions.pop(name) for name in ("python", "loadgen") if name in versions}
     environment = dict(told.get("environment") or {})
@@ -56,7 +58,9 @@ def _file(path: Path) -> Path:
     versions = sorted((f for f in path.glob("*/convert.json") if f.parent.name.isdecimal()), key=_number)
     if versions:
         return versions[-1]
-    raise StoredError(f"{path} is no run (run.json), no converted model (convert.json) and no JSON file")
+    raise StoredError(
+        f"{path} is no run (run.json), no converted model (convert.json), no benchmark (engine.json) and no JSON file"
+    )
 
 
 def _number(file: Path) -> int:

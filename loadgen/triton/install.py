@@ -29,6 +29,7 @@ TRITON_PACKAGE = "nvidia-pytriton==0.7.0"  # carries tritonserver 2.51
 # Above 1 the server's python stubs still answer, but with empty tensors.
 NUMPY = "numpy==1.26.4"
 ONNX_RUNTIME = "onnxruntime==1.23.2"  # reads IR 10 and opsets up to 23
+BACKENDS = ("python",)  # all that the package brings; the others come with NVIDIA's images
 SIZES = "about 90 MB to fetch, 280 MB on disk"
 _MIN_GLIBC = (2, 35)
 _PYTHONS = ((3, 11), (3, 12))  # loadgen needs 3.11; numpy 1 ends with 3.12

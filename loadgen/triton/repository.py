@@ -5,7 +5,7 @@ Nothing is written and no server is asked.  It must not know how models are made
 
 import errno
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from loadgen.records import LoadgenError
@@ -74,6 +74,20 @@ def read_model(folder: Path) -> StoredModel:
         findings += check(config)
         findings += _files(config, folder, versions)
     return StoredModel(name, folder, config, versions, tuple(findings))
+
+
+def read_config(path: Path) -> ModelConfig:
+    """The configuration of a config.pbtxt, or of a model's folder; without a name it has its folder's, as in Triton.
+
+    Raises RepositoryError with the line and column of what cannot be read.
+    """
+    file = path / CONFIG if path.is_dir() else path
+    if not file.exists():
+        raise RepositoryError(f"{file}: no such file; give a {CONFIG} or a model's folder")
+    config, findings = _read(file)
+    if config is None:
+        raise RepositoryError(f"{file.parent}: {findings[0].text}")
+    return config if config.name else replace(config, name=file.resolve().parent.name)
 
 
 def _alone(file: Path) -> StoredModel:

@@ -15,7 +15,9 @@ from loadgen.convert.options import ConvertOptions
 from loadgen.convert.serve_options import Flavour, PlanOptions, ServeOptions
 from loadgen.convert.sources import find_source
 from loadgen.convert.tensorrt import BuildOptions, build, find_tensorrt
+from loadgen.records import LoadgenError
 from loadgen.triton.config import ModelConfig
+from loadgen.triton.install import BACKENDS, ensure_installed
 from loadgen.triton.local import LocalTriton
 from loadgen.triton.pbtxt import parse
 from loadgen.triton.repository import read_repository
@@ -93,6 +95,13 @@ def test_the_server_warms_up_and_batches_as_asked(tmp_path):
     assert sorted(f.name for f in (repository / "onnx" / "1").iterdir() if f.suffix != ".json") == [
         "model.onnx"
     ]
+    assert sorted(f.name for f in ensure_installed(print).backends.iterdir()) == list(BACKENDS)
+    record = json.loads((repository / "onnx" / "1" / "convert.json").read_text())
+    assert record["serving"]["warnings"][0].startswith(
+        "onnxruntime_onnx needs a Triton with the onnxruntime backend"
+    )
+    with pytest.raises(LoadgenError, match=r"onnx.*could not be loaded: .*onnxruntime"):
+        LocalTriton(repository, models=["onnx"]).start()
     with LocalTriton(repository, models=["m"]) as server:
         told = ModelConfig.from_json(ask(server.http_target, "m/config"))
         stats = ask(server.http_target, "m/stats")["model_stats"]

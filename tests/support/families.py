@@ -6,12 +6,18 @@ from pathlib import Path
 
 import numpy as np
 
+from loadgen.convert.calibration import open_calibration
+from loadgen.convert.config import FullTensor
 from loadgen.convert.convert import convert
 from loadgen.convert.encoder import load_encoder
 from loadgen.convert.ladder import LIMITS, compare
 from loadgen.convert.options import ConvertOptions, SourceOptions
-from loadgen.convert.parity import make_feeds, torch_run
+from loadgen.convert.parity import ALONE_TORCH, make_feeds, torch_run
+from loadgen.convert.precision import lower
+from loadgen.convert.profiles import Span, ranges
 from loadgen.convert.sources import find_source
+from loadgen.convert.tensorrt import RTX, BuildOptions, build, find_tensorrt
+from loadgen.enginebench.engines import Unavailable, dtype_of
 from loadgen.records import LoadgenError
 from tests.support.infer import ASK, executions, new_executions, together
 
@@ -116,8 +122,11 @@ class Cell:
     alone: dict = field(default_factory=dict)  # by protocol
     batched: dict = field(default_factory=dict)
     batches: dict = field(default_factory=dict)  # {batch size: executions} of what was sent at once
-    cosine: float = 1.0  # the worst answer's of what was served
+    cosine: float | None = None  # the worst answer's of what was served
     why: str = ""
+    torch: float | str = ""  # PyTorch's own row alone against itself padded, or why it does not run this
+    engine: str = ""  # what TensorRT for RTX made of the file, or why not
+    sidecar: dict = field(default_factory=dict)
 
     @property
     def name(self):
@@ -127,7 +136,7 @@ class Cell:
     def passed(self):
         figures = [self.onnx, *self.alone.values(), *self.batched.values()]
         right = all(f is not None and f <= ALLOWED.get(self.precision, np.inf) for f in figures)
-        return not self.why and right and self.cosine >= LIMITS[self.precision].cosine
+        return not self.why and right and (self.cosine or 0) >= LIMITS[self.precision].cosine
 
 
 def convert_case(case, top, repository, precision="fp32", delay_ns=200_000_000):
@@ -151,7 +160,43 @@ def convert_case(case, top, repository, precision="fp32", delay_ns=200_000_000):
         cell.why = str(why)
         return cell
     steps = result.sidecar.get("ladder", {}).get("steps", ())
-    cell.onnx = max([point["max_abs"] for point in steps] or [point.max_abs for point in result.parity])
+    files = [point.max_abs for point in result.parity if point.check != ALONE_TORCH]
+    cell.onnx = max([point["max_abs"] for point in steps] or files)
+    cell.torch = max((point.max_abs for point in result.parity if point.check == ALONE_TORCH), default=0.0)
+    try:
+        dtype_of(precision)
+    except Unavailable as why:
+        cell.torch = str(why)
+    cell.sidecar = result.sidecar
+    return cell
+
+
+def build_case(cell, repository, top):
+    """Builds the file, lowered as for an engine, with TensorRT for RTX; nothing here can run what comes out."""
+    told = cell.sidecar
+    inputs = [FullTensor(t["name"], t["datatype"], tuple(t["shape"])) for t in told["onnx"]["inputs"]]
+    longest = told["model"]["max_length"]
+    shapes = ranges(inputs, Span(1, MAX_BATCH, MAX_BATCH), [Span(1, longest, longest)])
+    file = Path(top) / f"{cell.name}.plan"
+    whole, onnx = repository / cell.case.name / "1" / "model.onnx", file.with_suffix(".onnx")
+    try:
+        found = find_tensorrt(RTX)
+        if cell.precision == "fp32":
+            onnx.write_bytes(whole.read_bytes())
+        else:
+            source = find_source(cell.case.source(top), cell.case.asked())
+            encoder = load_encoder(source, POSITIONS - 16)
+            rows = open_calibration(_calibration(cell.case, top), encoder, source.folder)
+            lower(whole, onnx, cell.precision, calibration=rows, tensorrt=True)
+        built = build(found, onnx, file, BuildOptions(shapes, target="8.9"))
+    except LoadgenError as why:
+        cell.engine = f"failed: {why}"
+        return cell
+    finally:
+        file.unlink(missing_ok=True)
+        onnx.unlink(missing_ok=True)
+    types = ", ".join(sorted({t.datatype for t in built.facts.inputs}))
+    cell.engine = f"built, {built.plan_bytes / 1e6:.1f} MB, takes {types}"
     return cell
 
 
@@ -186,10 +231,9 @@ def serve_case(cell, server, top):
             gap(a, b, encoder) for a, b in zip(alone, (want[1], want[-1]), strict=True)
         )
         cell.batched[protocol] = max(gap(a, b, encoder) for a, b in zip(batched, want, strict=True))
-        cosines = [
-            compare("", "", 1, encoder, b[:1], a[:1]).cosine for a, b in zip(batched, want, strict=True)
-        ]
-        cell.cosine = min(cell.cosine, *cosines)
+        pairs = zip((*alone, *batched), (want[1], want[-1], *want), strict=True)
+        cosines = [compare("", "", 1, encoder, b[:1], a[:1]).cosine for a, b in pairs]
+        cell.cosine = min([cell.cosine, *cosines] if cell.cosine is not None else cosines)
         rows = sum(len(answer) for answer in batched)
         cell.batches[protocol] = new_executions(server, cell.name, before, rows)
     return cell

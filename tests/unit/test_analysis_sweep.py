@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from loadgen.analysis.sweep import BLOCKS, JOURNAL, read_sweep
+from loadgen.analysis.sweep import BLOCKS, FORMAT, JOURNAL, read_sweep
 from loadgen.report.sweep import conclusion
 from tests.support import runs
 
@@ -21,7 +21,11 @@ configurations: [{name: slow, delay: 2ms}, {name: fast, delay: 1ms}]
 def sweep(path, blocks, **journal):
     """`blocks`: {name: ms between two answers}."""
     path.mkdir()
-    told = {"status": "finished", "sweep": {"name": "s", "text": TEXT, "folder": str(path)}, **journal}
+    text = {"name": "s", "text": TEXT, "folder": str(path)}
+    told = {
+        "format": FORMAT, "status": "finished", "sweep": text, "profile": text, "model": "m", "target": None,
+        "protocol": "grpc", "repository": None, "base": {}, "command": [], "visits": [], **journal,
+    }  # fmt: skip
     (path / JOURNAL).write_text(json.dumps(told))
     for name, gap in blocks.items():
         load = runs.phase(

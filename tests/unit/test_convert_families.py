@@ -12,8 +12,9 @@ from loadgen.convert.encoder import EncoderError, load_encoder
 from loadgen.convert.options import ConvertOptions, SourceOptions
 from loadgen.convert.parity import make_feeds, torch_run
 from loadgen.convert.sources import SourceError, find_source
+from tests.bench.families import table
 from tests.support.encoder import write_encoder
-from tests.support.families import CASES, CONFIGS, POSITIONS, VOCAB, WIDTH, write_config
+from tests.support.families import CASES, CONFIGS, POSITIONS, VOCAB, WIDTH, Cell, write_config
 
 
 def loaded(tmp_path, family, task=None, **asked):
@@ -190,3 +191,30 @@ def test_weights_of_another_size_than_the_config_are_one_line(tmp_path):
     )
     with pytest.raises(EncoderError, match=r"the weights have other shapes than config\.json says"):
         load_encoder(find_source(str(folder)))
+
+
+def test_the_table_gives_each_runtime_a_figure_or_a_reason():
+    """Verdicts can fail: beyond the limits, not converted, not built; a reason that comes twice stands once."""
+    ok = {"onnx": 1e-6, "alone": {"http": 1e-6}, "batched": {"http": 2e-6}, "cosine": 1.0, "torch": 0.0}
+    built = "built, 1.0 MB, takes INT64"
+    good = Cell(CASES[1], "fp32", **ok, engine=built)
+    far = Cell(CASES[2], "fp32", **{**ok, "batched": {"http": 0.5}}, engine="failed: a node of the parser")
+    int8 = Cell(CASES[3], "int8", **{**ok, "cosine": 0.8}, engine=built)
+    none = Cell(CASES[4], "fp32", why="no such operator")
+    assert [cell.passed for cell in (good, far, int8, none)] == [True, False, False, False]
+    text = table([good, far, int8, none])
+    one, two, three, four = (
+        line.split(" | ")
+        for line in text.partition("## By runtime")[2].splitlines()
+        if line.startswith("| ") and "family" not in line
+    )
+    assert one[4:7] == ["0.0e+00", "1.0e-06", "2.0e-06"]
+    assert one[8] == f"{built} (2)"
+    assert two[6] == "5.0e-01, beyond what is allowed"
+    assert three[6] == "2.0e-06, beyond what is allowed"
+    assert (one[7], two[7], three[7]) == ("(1)", "(1)", "(1)")
+    assert len(set(four[4:])) <= 2, "one reason in every column"
+    assert "\n(1) The embedded Triton has python alone" in text
+    assert "failed: a node of the parser" in text
+    assert text.count("no such operator") == 2
+    assert "failed: beyond what is allowed | 0.80000 |" in text

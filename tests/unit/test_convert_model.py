@@ -19,6 +19,7 @@ from loadgen.convert.options import ConvertOptions
 from loadgen.convert.parity import (
     ALONE_ONNX,
     ALONE_TORCH,
+    EMPTY_ROW,
     ONNX_VS_TORCH,
     ParityError,
     make_feeds,
@@ -90,7 +91,7 @@ def test_onnx_says_what_torch_says_at_every_size(exported, kind):
     found = measure(encoder, onnx_run(path), points(8, encoder.max_length))
     sizes = {(p.batch, p.length) for p in found if p.check == ONNX_VS_TORCH}
     assert {(1, 1), (1, encoder.max_length), (2, encoder.max_length), (3, 17), (8, 29)} <= sizes
-    assert {p.check for p in found} == {ONNX_VS_TORCH, ALONE_TORCH, ALONE_ONNX}
+    assert {p.check for p in found} == {ONNX_VS_TORCH, ALONE_TORCH, ALONE_ONNX, EMPTY_ROW}
     assert max(p.max_abs for p in found) < 1e-5
     assert min(p.cosine for p in found) > 0.999999
     assert all(p.mean_abs <= p.max_abs for p in found)
@@ -208,6 +209,20 @@ def test_a_file_with_a_frozen_axis_is_refused(exported, tmp_path):
         check_onnx(frozen, encoder)
     with pytest.raises(ParityError, match="does not run at batch 1, length 1"):
         measure(encoder, onnx_run(frozen), [(1, 1)])
+
+
+def test_a_row_of_padding_alone_must_not_reach_its_neighbours(exported):
+    encoder, path, _ = exported["plain"]
+    real = onnx_run(path)
+
+    def spreads(feeds):
+        empty = (feeds["attention_mask"].sum(1) == 0).any()
+        return real(feeds) * (np.float32("nan") if empty else np.float32(1))
+
+    found = measure(encoder, spreads, points(4, 16))
+    assert {p.check for p in found if not p.max_abs <= 1e-4} == {EMPTY_ROW}
+    with pytest.raises(ParityError, match="worst 'beside a row of padding alone' at batch 1, length 16"):
+        require(found)
 
 
 def test_not_a_number_fails_parity(exported):

@@ -10,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from loadgen.convert import calibration as calibration_module
 from loadgen.convert.calibration import Calibration, CalibrationError, open_calibration, row_of
+from loadgen.convert.config import FullTensor
 from loadgen.convert.convert import convert
 from loadgen.convert.encoder import load_encoder
 from loadgen.convert.export import export_onnx
@@ -18,8 +19,10 @@ from loadgen.convert.lowering import rounded_run
 from loadgen.convert.options import ConvertOptions, OptionError
 from loadgen.convert.parity import ParityError, make_feeds, onnx_run
 from loadgen.convert.precision import PrecisionError, choose_kept, load, lower
+from loadgen.convert.profiles import Span, ranges
 from loadgen.convert.quantize import Ranges
 from loadgen.convert.sources import find_source
+from loadgen.convert.tensorrt import RTX, BuildOptions, TensorRTError, build, find_tensorrt
 from tests.support.encoder import VOCAB, write_encoder
 
 PROFILE = """
@@ -231,6 +234,28 @@ def test_large_tables_are_looked_up_in_8_bits(tiny, tmp_path, monkeypatch):
         assert climb(encoder, {"q": onnx_run(tmp_path / f"{precision}.onnx")}, precision).passed
     sizes = [(tmp_path / f"{p}.onnx").stat().st_size for p in ("int8", "fp8")]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.1)
+
+
+def test_an_engines_tables_are_dequantised_before_the_lookup(tiny, tmp_path, monkeypatch):
+    """TensorRT refuses 8-bit constants that anything but a dequantisation reads; the form it takes is really built."""
+    from loadgen.convert import quantize
+
+    monkeypatch.setattr(quantize, "_TABLE", 1000)
+    _, encoder, file = tiny
+    tensors = [FullTensor(one.name, "INT64", ("batch", "length")) for one in encoder.specs]
+    options = BuildOptions(ranges(tensors, Span(1, 2, 4), [Span(1, 8, 16)]), target="8.9")
+    for engine in (False, True):
+        lower(file, tmp_path / "low.onnx", "int8", calibration=rows_of(encoder), tensorrt=engine)
+        read = {name for node in onnx.load(tmp_path / "low.onnx").graph.node for name in node.input[:1]
+                if node.op_type == "Gather"}  # fmt: skip
+        assert any(name.endswith("__table") for name in read) == engine
+        if engine:
+            build(find_tensorrt(RTX), tmp_path / "low.onnx", tmp_path / "m.plan", options)
+            climbed = climb(encoder, {"file": onnx_run(tmp_path / "low.onnx")}, "int8", max_batch=2)
+            assert climbed.passed, climbed.faults
+        else:
+            with pytest.raises(TensorRTError, match="Quantized constant"):
+                build(find_tensorrt(RTX), tmp_path / "low.onnx", tmp_path / "m.plan", options)
 
 
 def test_without_data_int8_is_refused_or_says_what_was_skipped(tiny, tmp_path):

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from loadgen.convert.calibration import profile_lengths
 from loadgen.convert.config import FullTensor
-from loadgen.convert.flavours import Exported, profiles_of, traffic_lengths
+from loadgen.convert.flavours import Exported, profiles_of
 from loadgen.convert.profiles import ProfileError, Ranges, Span, buckets, ranges, served_batch, span
 from loadgen.convert.serve_options import PlanOptions
 
@@ -78,7 +79,7 @@ def test_lengths_come_from_every_phase_of_a_traffic_profile(tmp_path):
         "kinds:\n  short: {model: m, length: 12, weight: 3}\n  long: {model: m, length: {uniform: {min: 90, max: 110}}}\n"
         "phases:\n  - {name: a, open: {rate: [{duration: 4s, at: 100/s}]}}\n"
     )
-    lengths = traffic_lengths(str(file))
+    lengths = profile_lengths(file)
     assert 300 < len(lengths) < 500
     assert set(lengths) <= {12, *range(90, 111)}
     assert 0.65 < lengths.count(12) / len(lengths) < 0.85

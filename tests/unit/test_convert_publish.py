@@ -26,6 +26,11 @@ def tree(folder):
     return {p.relative_to(folder).as_posix(): p.read_text() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
+def cannot_exchange(monkeypatch):
+    """A kernel or disk that does not exchange two names at once."""
+    monkeypatch.setattr(publish.ctypes, "CDLL", lambda *_, **__: object())
+
+
 @pytest.fixture
 def options(tmp_path):
     return ConvertOptions(name="m", repository=tmp_path / "repo")
@@ -108,6 +113,8 @@ def test_a_failure_changes_nothing(options, monkeypatch, step):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     target = {"rename": (Path, "rename"), "replace": (Path, "replace"), "fsync": (os, "fsync")}[step]
+    if step == "rename":
+        cannot_exchange(monkeypatch)
     for changes in ({"version": 2}, {"replace": True}):
         with monkeypatch.context() as patch:
             patch.setattr(*target, full)
@@ -120,6 +127,7 @@ def test_a_failure_changes_nothing(options, monkeypatch, step):
 def test_the_old_version_comes_back_if_the_new_one_cannot_be_moved_in(options, monkeypatch):
     put(options, "one")
     before = tree(options.repository)
+    cannot_exchange(monkeypatch)
     real, calls = Path.rename, []
 
     def second_fails(self, target):
@@ -133,6 +141,31 @@ def test_the_old_version_comes_back_if_the_new_one_cannot_be_moved_in(options, m
         with pytest.raises(PublishError):
             put(replace(options, replace=True), "new")
     assert tree(options.repository) == before
+
+
+@pytest.mark.parametrize("can", [True, False])
+def test_folders_change_places(tmp_path, monkeypatch, can):
+    """At once where the kernel can: a process that looks all the while always finds a whole folder."""
+    a, b = tmp_path / "stage" / "1", tmp_path / "1"
+    for folder in (a, b):
+        folder.mkdir(parents=True)
+        (folder / "model.onnx").write_text(folder.parent.name)
+    if not can:
+        cannot_exchange(monkeypatch)
+    gone = []
+    real = Path.rename
+
+    def spy(self, target):
+        real(self, target)
+        gone.append(not b.exists())
+
+    monkeypatch.setattr(Path, "rename", spy)
+    publish.exchange(a, b)
+    assert ((a / "model.onnx").read_text(), (b / "model.onnx").read_text()) == (tmp_path.name, "stage")
+    assert any(gone) != can
+    assert sorted(p.name for p in a.parent.iterdir()) == ["1"]
+    with pytest.raises(FileNotFoundError):
+        publish.exchange(a, tmp_path / "nothing")
 
 
 def test_a_new_model_that_fails_is_not_seen(options, monkeypatch):

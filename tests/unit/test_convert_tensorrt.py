@@ -174,11 +174,14 @@ def test_one_way_for_every_version(gpu, tmp_path, version, flags):
 
 
 def test_what_is_asked_of_the_builder(gpu, tmp_path):
-    options = BuildOptions(X4, workspace_bytes=2**20, tf32=False, version_compatible=True)
+    """fp32 means FP32: TF32 only when it is asked for."""
+    options = BuildOptions(X4, workspace_bytes=2**20, version_compatible=True)
     made, _ = built_with("10.13.2.6", tmp_path, options)
     assert [call for call in made.calls if call[0] != "network"] == [
         ("workspace", 2**20), ("clear", "tf32"), ("set", "compatible"),
     ]  # fmt: skip
+    made, _ = built_with("10.13.2.6", tmp_path, BuildOptions(X4, tf32=True))
+    assert ("clear", "tf32") not in made.calls
 
 
 def test_the_timing_cache_is_one_of_this_version_and_gpu(gpu, tmp_path):

@@ -3,13 +3,23 @@
 import csv
 import io
 import json
+import platform
 import re
+from dataclasses import replace
+from importlib.metadata import version
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
 from loadgen.cli.app import app
+from loadgen.convert.calibration import Calibration
+from loadgen.convert.encoder import load_encoder
+from loadgen.convert.options import SourceOptions
+from loadgen.convert.parity import make_feeds
+from loadgen.convert.sources import find_source
+from loadgen.enginebench import memory, timing
 from loadgen.enginebench import run as run_module
 from loadgen.enginebench.cells import Asked, BenchError, Cell, latency
 from loadgen.enginebench.job import Job, bench_engine
@@ -18,8 +28,10 @@ from loadgen.enginebench.page import accuracy_latency, memory_throughput, page
 from loadgen.enginebench.result import Wanted, best_batches, choose, memory_growth, slowest, summary
 from loadgen.enginebench.run import find_device
 from loadgen.enginebench.timing import time_calls, time_parts
+from loadgen.environment.stored import stored
 from tests.support.cli import loadgen
 from tests.support.encoder import write_encoder
+from tests.support.families import write_config
 
 MIB = 2**20
 
@@ -44,16 +56,42 @@ def test_rates_follow_from_the_median():
     assert Cell("torch", "fp32", 1, 1).samples_per_s is None
 
 
-def test_warm_up_is_in_no_figure_and_rounds_are_at_least_those_asked():
-    calls = []
-    told = time_calls(lambda: calls.append(1), device="cpu", seconds=0, rounds=4, warmup=3)
-    assert (told["rounds"], len(calls)) == (4, 7)
+def test_warm_up_is_in_no_figure_and_rounds_are_at_least_those_asked(monkeypatch):
+    """By a clock that the calls themselves move: the first three take longer, and no latency shows it."""
+    took = iter([900, 500, 300, *range(10, 100)])
+    now = [0]
+    clock = SimpleNamespace(monotonic_ns=lambda: now[0], monotonic=lambda: now[0] / 1e9)
+    with monkeypatch.context() as patched:
+        patched.setattr(timing, "time", clock)
+        told = time_calls(
+            lambda: now.__setitem__(0, now[0] + next(took)), device="cpu", seconds=0, rounds=4, warmup=3
+        )
+    assert (told["rounds"], told["least_ns"], told["median_ns"], told["p99_ns"]) == (4, 10, 11.5, 13)
+    assert told["first_ns"] == 900
     order = []
     parts = [(name, lambda name=name: order.append(name)) for name in ("a", "b")]
     told = time_parts(parts, device="cpu", seconds=0, rounds=2, warmup=2)
     assert order == ["a", "b"] * 4
     assert set(told["parts"]) == {"a", "b"}
     assert told["rounds"] == 2
+
+
+@pytest.mark.parametrize(("torch_runs", "peak"), [(True, 7 * MIB), (False, 50 * MIB)])
+def test_on_a_gpu_only_what_torch_runs_is_counted_by_torch(monkeypatch, torch_runs, peak):
+    """An engine's memory is not torch's: its allocator sees the tensors alone."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: 7 * MIB)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (20 * MIB, 100 * MIB))
+    found = memory.peaks("cuda", before=0, taken=30 * MIB, opened=None, fresh=False, torch_runs=torch_runs)
+    assert found["device_used"] == 80 * MIB
+    assert Cell("tensorrt", "fp32", 1, 1, memory=found).peak_bytes == peak
+
+
+def test_an_image_has_no_tokens():
+    one = replace(cell(batch=8, length=1, ms=4), tokens=False)
+    assert (one.samples_per_s, one.tokens_per_s) == (pytest.approx(2000), None)
+    assert choose([one], Wanted())["batches"]["1"]["samples_per_s"] == pytest.approx(2000)
 
 
 def test_memory_that_grows_faster_than_the_batch_is_flagged():
@@ -190,8 +228,40 @@ def test_every_cell_is_there_once_measured_or_with_its_reason(result):
         or not by_engine["torch", "fp32"][0]["memory"]
     )
     assert told["device"]["kind"] == "cpu"
-    assert told["versions"]["torch"]
+    assert told["versions"]["torch"] == version("torch")
+    assert stored(out)["kernel"] == platform.release()
+    assert stored(out)["environment"]["libraries"]["onnxruntime"] == version("onnxruntime")
     assert any("onnxruntime, int8: batch 4, length 16 (6 of 6)" in line for line in said)
+
+
+def test_whatever_converts_can_be_measured(tmp_path):
+    """A config alone, an image's, and a module of the user's, whose batch is one size."""
+    asked = Asked((1, 2), (), ("fp32",), ("torch", "onnxruntime"), seconds=0.0, rounds=2)
+    for family, length in (("gpt2", 16), ("vit", 1)):
+        source = str(write_config(tmp_path / family, family))
+        told = bench_engine(Job(source, asked, meant=SourceOptions(task="features", random_seed=1)))
+        assert [one["error"] for one in told["cells"] if one["length"] == length] == [None] * 4
+        assert min(one["cosine"] for one in told["cells"]) > 0.9999
+        assert (told["cells"][0]["tokens_per_s"] is None) == (family == "vit")
+        assert told["notes"][-1].startswith("random weights of seed 1: speed and shapes are real")
+    meant = SourceOptions(tensors=("x:FP32:1,3",))
+    told = bench_engine(Job("tests.support.modules:Scalars", asked, meant=meant))
+    assert [one["error"] for one in told["cells"]] == [
+        None, "the model takes one item at a time: its batch is not free",
+    ] * 2  # fmt: skip
+
+
+def test_tensorrt_gets_an_int8_file_of_its_own(tiny, monkeypatch):
+    """What ONNX Runtime looks up in 8 bits TensorRT does not build."""
+    given = []
+    monkeypatch.setattr(run_module, "open_tensorrt", lambda file, *_: given.append(file.name))
+    encoder = load_encoder(find_source(tiny))
+    rows = Calibration(lambda: iter([make_feeds(encoder, [8], np.random.default_rng(0))]), {})
+    asked = Asked((1,), (8,), ("fp32", "int8"), ("tensorrt",))
+    with run_module.opened(encoder, asked, calibration=rows) as bench:
+        for precision in asked.precisions:
+            run_module.open_engine(bench, "tensorrt", precision)
+    assert given == ["fp32.onnx", "int8-for-tensorrt.onnx"]
 
 
 def test_a_choice_a_trace_a_table_and_a_page(result):
@@ -228,9 +298,6 @@ def test_a_training_step_has_three_parts(tiny):
 
 
 def test_a_training_step_changes_the_weights_of_a_copy_only(tiny):
-    from loadgen.convert.encoder import load_encoder
-    from loadgen.convert.parity import make_feeds
-    from loadgen.convert.sources import find_source
     from loadgen.enginebench.training import Trainer
 
     encoder = load_encoder(find_source(tiny))
@@ -281,6 +348,7 @@ def test_one_cell_out_of_memory_costs_that_cell(tiny, monkeypatch):
 
 def test_the_verb_shows_a_table_and_refuses_in_one_line(tiny, tmp_path):
     arguments = ["bench", "engine", tiny, "--batches", "1", "--lengths", "8", "--runtimes", "torch,tensorrt"]
+    arguments += ["--random-weights", "3"]
     done = CliRunner().invoke(
         app,
         [
@@ -300,6 +368,9 @@ def test_the_verb_shows_a_table_and_refuses_in_one_line(tiny, tmp_path):
     assert re.search(r"torch fp32 +1 +8 ", done.stdout)
     assert "tensorrt, fp32: 1 cells not measured: TensorRT is " in done.stdout
     assert "choose torch in fp32, batch 1 at length 8" in done.stdout
+    assert json.loads((tmp_path / "engine.json").read_text())["notes"][-1].startswith(
+        "random weights of seed 3"
+    )
     for extra, says in (
         (["--lengths", "8,x"], "--lengths '8,x': whole numbers are expected"),
         (["--lengths", "9999"], "lengths 9999: "),
@@ -331,8 +402,8 @@ def test_what_cannot_be_measured_or_written_is_one_line(tiny, tmp_path):
     (tmp_path / "model.onnx").write_text("x")
     for arguments, code, says in (
         ((tiny, "--out", tmp_path / "file"), 2, f"--out {tmp_path / 'file'} cannot be made a folder: File exists"),
-        ((tmp_path / "model.onnx",), 2, "bench engine measures 'minilm' or a Hugging Face folder"),
-        (("some.module:factory",), 2, "bench engine measures 'minilm' or a Hugging Face folder"),
+        ((tmp_path / "model.onnx",), 2, f"{tmp_path / 'model.onnx'} is no ONNX file that runs"),
+        (("some.module:factory",), 2, "'some.module:factory': there is no module some.module"),
         ((tiny, "--floor", "2", "--autotune"), 2, "floor 2.0: an agreement is -1 to 1"),
         ((tiny, "--floor", "nan"), 2, "floor nan: an agreement is -1 to 1"),
     ):  # fmt: skip

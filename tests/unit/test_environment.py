@@ -175,6 +175,9 @@ def test_diff_of_runs_conversions_files_and_here(folders):
     answer = loadgen("env", "diff", folders / "run", "here", "--json")
     assert [(d["key"], d["a"], d["b"]) for d in answer.json] == [("kernel", "5.0", client_facts()["kernel"])]
     assert loadgen("env", "diff", folders / "env.json", "here").out == "the same\n"
+    keys = {d["key"] for d in loadgen("env", "diff", folders / "run", folders / "model", "--json").json}
+    assert "kernel" in keys
+    assert not {"cpu", "memory_bytes", "python"} & keys, "a conversion knows the machine as a run does"
     answer = loadgen("env", "diff", folders / "model" / "2", folders / "model")
     assert answer.out.splitlines() == [
         f"{'environment.libraries.torch':36} 2.13.0  ->  2.14.0",

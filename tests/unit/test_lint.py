@@ -115,7 +115,7 @@ def test_a_configuration_that_cannot_be_read_is_one_line(lint, text):
     answer = lint(text)
     assert answer.code == 2
     assert len(answer.error_lines) == 1
-    assert "config.pbtxt: no model configuration: 1:" in answer.err
+    assert "config.pbtxt, line 1, column " in answer.err
 
 
 def test_what_cannot_be_held_together_is_refused(lint, tmp_path):
