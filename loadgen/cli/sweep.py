@@ -63,6 +63,10 @@ def begin(
     protocol: Annotated[
         Protocol, typer.Option(help="Over which protocol the load goes to it.")
     ] = Protocol.grpc,
+    realtime: Annotated[
+        bool,
+        typer.Option("--realtime", help="Send under SCHED_FIFO: for a server that fills the client's cores."),
+    ] = False,
     out: Annotated[
         Path | None, typer.Option(help="The folder to make; default sweeps/<time>-<name>.")
     ] = None,
@@ -92,7 +96,7 @@ def begin(
             one, load = read.candidates[block.configuration], read.loads[block.load]
             typer.echo(f"{number} {block.name} {one.name} at {load}")
         return
-    place = Place(target, None if target else repository, protocol.value)
+    place = Place(target, None if target else repository, protocol.value, realtime)
     _go(lambda progress: run_sweep(read, place, out, sys.argv, progress.say, progress.tick), as_json, quiet)
 
 

@@ -47,11 +47,12 @@ class BrokenOffError(NotMeasuredError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where the server is: a target with explicit model control, or a repository for one of our own."""
+    """Where the server is: a target with explicit model control, or a repository for one of our own; how load goes."""
 
     target: str | None = None
     repository: Path | None = None
     protocol: str = "grpc"  # of the load to a server of our own
+    realtime: bool = False  # no other process delays a send: such a server shares the client's cores
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +92,7 @@ def run_sweep(
         "sweep": {"name": sweep.name, "text": sweep.text, "sha256": sweep.sha256, "folder": str(sweep.folder)},
         "profile": {"name": traffic.name, "text": traffic.text, "sha256": traffic.sha256, "folder": str(traffic.folder)},
         "target": place.target, "repository": place.repository and str(place.repository.absolute()),
-        "protocol": place.protocol, "base": None, "failed": {}, "visits": [],
+        "protocol": place.protocol, "realtime": place.realtime, "base": None, "failed": {}, "visits": [],
     }  # fmt: skip
     drive = _Drive(path, journal, sweep, traffic, say, tick)
     try:
@@ -274,7 +275,8 @@ class _Drive:
     def _order(self, server: _Server, text: str, folder: Path, seed: int) -> Order:
         profile = parse_profile(text, self.traffic.name, self.traffic.folder)
         return Order(profile=profile, target=server.load, seed=seed, out=folder, command=self.journal["command"],
-                     wait_ns=_READY_NS, tick=self.tick, beside=server.beside)  # fmt: skip
+                     wait_ns=_READY_NS, tick=self.tick, beside=server.beside,
+                     realtime=self.journal.get("realtime", False))  # fmt: skip
 
     def _set_aside(self, folder: Path) -> None:
         """What was cut is kept apart: it is in no figure."""
