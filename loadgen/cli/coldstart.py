@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from datetime import UTC, datetime
 from enum import StrEnum
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from loadgen.cli.connect import CaCert, Cert, Header, Insecure, Key, command, connect_options
 from loadgen.cli.demo import Protocol
 from loadgen.cli.output import printed
 from loadgen.cli.progress import Progress
@@ -71,9 +71,11 @@ def coldstart(
     protocol: Annotated[Protocol, typer.Option(help="To the embedded server.")] = Protocol.grpc,
     timeout: Annotated[str, typer.Option(help="For one answer, cold ones too.")] = "120s",
     wait: Annotated[str, typer.Option(help="For server and model to become ready, or to unload.")] = "600s",
-    header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", help='"name: value" on every request; repeatable.')
-    ] = None,
+    header: Header = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
     out: Annotated[
         Path | None, typer.Option(help="The folder to make; default runs/<time>-<name>-cold.")
     ] = None,
@@ -90,10 +92,8 @@ def coldstart(
     """
     numpy_without_threads()
     from loadgen.analysis.coldstart import answered
-    from loadgen.connect.options import ConnectOptions, parse_headers
     from loadgen.lab.coldstart import DROPPED, WARM, ColdOrder
     from loadgen.lab.coldstart import coldstart as measure
-    from loadgen.lab.run import redact
     from loadgen.runfile import drop_run_folder, make_run_folder, write_atomic
     from loadgen.traffic.profile import load_profile
 
@@ -104,7 +104,7 @@ def coldstart(
             f"--timeout {timeout}: no answer comes in no time; allowed: more than 0, e.g. 120s"
         )
     where, asked = parse_target(target) if target else None, _lengths(lengths)
-    options = ConnectOptions(parse_headers(header or []))
+    options = connect_options(header, cacert, cert, key, insecure, embedded=target is None)
     path = make_run_folder(f"{read.name}-cold", out, datetime.now(UTC).isoformat(timespec="milliseconds"))
 
     def save(cold: dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ def coldstart(
 
     with Progress(quiet=quiet) as progress:
         order = ColdOrder(
-            profile=read, command=redact(sys.argv, header or []), target=where, repository=repository,
+            profile=read, command=command(header), target=where, repository=repository,
             protocol=protocol.value, model=model, repeats=repeats, answers=answers, lengths=asked,
             within=within / 100, caches={"both": (WARM, DROPPED)}.get(cache.value, (cache.value,)),
             warmups={"both": (False, True), "on": (True,), "off": (False,)}[warmup.value],

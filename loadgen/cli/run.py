@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
@@ -13,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from loadgen.cli.connect import CaCert, Cert, Header, Insecure, Key, command, connect_options
 from loadgen.cli.output import printed
 from loadgen.cli.progress import Progress
 from loadgen.cli.quick import numpy_without_threads
@@ -42,18 +42,11 @@ def run(
     wait: Annotated[
         str, typer.Option(help="Wait this long for server and models, e.g. 60s; 0s: they must be ready.")
     ] = "0s",
-    header: Annotated[
-        list[str] | None,
-        typer.Option("--header", "-H", help='"name: value" on every request, gRPC metadata too; repeatable.'),
-    ] = None,
-    cacert: Annotated[
-        Path | None, typer.Option(help="Certificates to trust instead of the system's (PEM).")
-    ] = None,
-    cert: Annotated[
-        Path | None, typer.Option(help="Our certificate (PEM), for a server that asks for one.")
-    ] = None,
-    key: Annotated[Path | None, typer.Option(help="Its key (PEM), if not in the same file.")] = None,
-    insecure: Annotated[bool, typer.Option("--insecure", help="Accept any certificate.")] = False,
+    header: Header = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
     transport: Annotated[
         Transport, typer.Option(help="wire is ours; reference is the official clients, dear, for comparison.")
     ] = Transport.wire,
@@ -88,8 +81,7 @@ def run(
     Example: loadgen run traffic_profiles/steady.yaml --target grpc://127.0.0.1:8001
     """
     numpy_without_threads()
-    from loadgen.connect.options import ConnectOptions, parse_headers
-    from loadgen.lab.run import Order, measure, redact
+    from loadgen.lab.run import Order, measure
     from loadgen.lab.watch import known_beside
     from loadgen.traffic.profile import load_profile
 
@@ -110,7 +102,7 @@ def run(
             target=at,
             seed=read.seed if seed is None else seed,
             out=out,
-            command=redact(sys.argv, header or []),
+            command=command(header),
             wait_ns=wait_ns,
             say=progress.say,
             tick=progress.tick,
@@ -123,7 +115,7 @@ def run(
             cores=parse_cores(pin),
             transport=transport,
             trace_server=trace_server,
-            options=ConnectOptions(parse_headers(header or []), cacert, cert, key, insecure),
+            options=connect_options(header, cacert, cert, key, insecure),
         )
         measured = measure(order)
     conclude(measured.path, interrupted=measured.interrupted, as_json=as_json)

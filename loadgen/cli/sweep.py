@@ -6,7 +6,6 @@ Parses, calls `loadgen.lab.sweep`, prints.
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from loadgen.cli.connect import CaCert, Cert, Header, Insecure, Key, command, connect_options
 from loadgen.cli.output import printed
 from loadgen.cli.progress import Progress
 from loadgen.cli.quick import numpy_without_threads
@@ -67,6 +67,11 @@ def begin(
         bool,
         typer.Option("--realtime", help="Send under SCHED_FIFO: for a server that fills the client's cores."),
     ] = False,
+    header: Header = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
     out: Annotated[
         Path | None, typer.Option(help="The folder to make; default sweeps/<time>-<name>.")
     ] = None,
@@ -97,19 +102,33 @@ def begin(
             typer.echo(f"{number} {block.name} {one.name} at {load}")
         return
     place = Place(target, None if target else repository, protocol.value, realtime)
-    _go(lambda progress: run_sweep(read, place, out, sys.argv, progress.say, progress.tick), as_json, quiet)
+    options = connect_options(header, cacert, cert, key, insecure, embedded=target is None)
+    _go(lambda progress: run_sweep(read, place, options, out, command(header), progress.say, progress.tick),
+        as_json, quiet)  # fmt: skip
 
 
 @app.command()
-def resume(folder: Folder, as_json: AsJson = False, quiet: Quiet = False) -> None:
+def resume(
+    folder: Folder,
+    header: Header = None,
+    cacert: CaCert = None,
+    cert: Cert = None,
+    key: Key = None,
+    insecure: Insecure = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
+) -> None:
     """Go on with a sweep that was cut short; no finished block is measured again.
+
+    Headers and TLS are given again: they are nowhere written down.
 
     Example: loadgen sweep resume sweeps/batching
     """
     numpy_without_threads()
     from loadgen.lab.sweep import resume_sweep
 
-    _go(lambda progress: resume_sweep(folder, progress.say, progress.tick), as_json, quiet)
+    options = connect_options(header, cacert, cert, key, insecure)
+    _go(lambda progress: resume_sweep(folder, options, progress.say, progress.tick), as_json, quiet)
 
 
 @app.command()

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.analysis.sweep import BLOCKS, FORMAT, JOURNAL, finished, read_journal, sweep_of
+from loadgen.connect.options import ConnectOptions
 from loadgen.lab.run import Order, measure
 from loadgen.lab.steady import WINDOW_NS, warm
 from loadgen.lab.watch import Beside, beside, known_beside
@@ -70,6 +71,7 @@ class _Server:
     control: Target
     load: Target
     log: Path | None
+    options: ConnectOptions
     config: dict[str, Any] | None = None
     served: Mapping[str, Any] | None = None  # the same as the server tells it, with what it filled in
     warm: bool = False  # steady under that configuration
@@ -77,7 +79,7 @@ class _Server:
 
 
 def run_sweep(
-    sweep: Sweep, place: Place, out: Path | None, command: list[str],
+    sweep: Sweep, place: Place, options: ConnectOptions, out: Path | None, command: list[str],
     say: Callable[[str], None], tick: Callable[[str], None],
 ) -> Swept:  # fmt: skip
     """Begins a sweep in a new folder.  Raises LoadgenError before anything was loaded for what cannot be."""
@@ -94,7 +96,7 @@ def run_sweep(
         "target": place.target, "repository": place.repository and str(place.repository.absolute()),
         "protocol": place.protocol, "realtime": place.realtime, "base": None, "failed": {}, "visits": [],
     }  # fmt: skip
-    drive = _Drive(path, journal, sweep, traffic, say, tick)
+    drive = _Drive(path, journal, sweep, traffic, options, say, tick)
     try:
         return drive.go()
     except BaseException:
@@ -103,7 +105,9 @@ def run_sweep(
         raise
 
 
-def resume_sweep(path: Path, say: Callable[[str], None], tick: Callable[[str], None]) -> Swept:
+def resume_sweep(
+    path: Path, options: ConnectOptions, say: Callable[[str], None], tick: Callable[[str], None]
+) -> Swept:
     """Goes on where a sweep was cut: with its own texts, whatever became of the files."""
     journal = read_journal(path)
     sweep, told = sweep_of(journal), journal["profile"]
@@ -111,7 +115,7 @@ def resume_sweep(path: Path, say: Callable[[str], None], tick: Callable[[str], N
     with suppress(LoadgenError):  # it may be gone: what was written down is enough
         if sweep.traffic().sha256 != traffic.sha256:
             say(f"{sweep.profile} was changed since: the sweep goes on with the text it began with")
-    return _Drive(path, journal, sweep, traffic, say, tick).go()
+    return _Drive(path, journal, sweep, traffic, options, say, tick).go()
 
 
 def _make_folder(name: str, out: Path | None) -> Path:
@@ -135,6 +139,7 @@ class _Drive:
     journal: dict[str, Any]
     sweep: Sweep
     traffic: TrafficProfile
+    options: ConnectOptions  # to a target
     say: Callable[[str], None]
     tick: Callable[[str], None]
     configs: list[dict[str, Any]] = field(default_factory=list)
@@ -178,9 +183,10 @@ class _Drive:
     def _server(self) -> Iterator[_Server]:
         if self.journal["target"] is not None:
             target = parse_target(self.journal["target"])
+            self.options.check(target)
             name = named.name_at(target)  # of `loadgen serve`: then its log is here, and its process
             log = named.folder_of(name) / "server.log" if name else None
-            server = _Server(target, target, log, beside=known_beside(target) if name else None)
+            server = _Server(target, target, log, self.options, beside=known_beside(target) if name else None)
             try:
                 yield server
             finally:
@@ -192,7 +198,11 @@ class _Drive:
         with LocalTriton(self.journal["repository"], say=self.say) as own:
             load = own.grpc_target if self.journal["protocol"] == "grpc" else own.http_target
             yield _Server(
-                parse_target(own.http_target), parse_target(load), own.log_path, beside=beside(own.facts)
+                parse_target(own.http_target),
+                parse_target(load),
+                own.log_path,
+                ConnectOptions(),
+                beside=beside(own.facts),
             )
 
     def _prepare(self, server: _Server) -> None:
@@ -275,7 +285,7 @@ class _Drive:
     def _order(self, server: _Server, text: str, folder: Path, seed: int) -> Order:
         profile = parse_profile(text, self.traffic.name, self.traffic.folder)
         return Order(profile=profile, target=server.load, seed=seed, out=folder, command=self.journal["command"],
-                     wait_ns=_READY_NS, tick=self.tick, beside=server.beside,
+                     wait_ns=_READY_NS, tick=self.tick, beside=server.beside, options=server.options,
                      realtime=self.journal.get("realtime", False))  # fmt: skip
 
     def _set_aside(self, folder: Path) -> None:
@@ -287,7 +297,7 @@ class _Drive:
 
 
 async def _alive(server: _Server) -> bool:
-    async with Control(server.control) as control:
+    async with Control(server.control, options=server.options) as control:
         try:
             return await control.server_live()
         except LoadgenError:
@@ -296,7 +306,7 @@ async def _alive(server: _Server) -> bool:
 
 async def _changed(server: _Server, model: str) -> str | None:
     """Why the model that was just measured is not the one that was loaded; None when it is."""
-    async with Control(server.control) as control:
+    async with Control(server.control, options=server.options) as control:
         try:
             config = (await control.model_facts(model)).config
         except LoadgenError as why:
@@ -306,7 +316,7 @@ async def _changed(server: _Server, model: str) -> str | None:
 
 async def _own_config(server: _Server, model: str) -> dict[str, Any]:
     """As the repository has it: an override that someone left is gone after an unload."""
-    async with Control(server.control, log=server.log) as control:
+    async with Control(server.control, options=server.options, log=server.log) as control:
         await control.unload(model)
         await control.load(model)
         await control.wait_model_ready(model, timeout_ns=_READY_NS)
@@ -325,7 +335,7 @@ async def _bring(server: _Server, model: str, config: dict[str, Any]) -> dict[st
         return {"how": "kept"}
     live = server.config is not None and only_instances_differ(server.config, config)
     asked = time.monotonic_ns()
-    async with Control(server.control, log=server.log) as control:
+    async with Control(server.control, options=server.options, log=server.log) as control:
         server.config = None  # until it is there
         if not live:
             await control.unload(model)

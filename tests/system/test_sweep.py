@@ -184,3 +184,32 @@ def test_a_field_that_is_none_is_refused_in_one_line(swept, tmp_path):
     assert refused.err.count("max_batch_size") == 1  # what is allowed, once
     assert "Available Fields" not in refused.err
     assert not out.exists()
+
+
+def test_headers_go_with_everything_and_are_written_nowhere(swept, tmp_path):
+    mock, call, out = swept
+
+    def told():
+        return {headers.get("Authorization", headers.get("authorization")) for headers in mock.headers}
+
+    secret = "authorization: Bearer 5ecret"
+    swept_ = call(tmp_path / "sweep.yaml", "--target", mock.target, "--out", out, "-H", secret)
+    assert swept_.code in (0, 3), swept_
+    assert told() == {"Bearer 5ecret"}
+    shutil.rmtree(out / "blocks" / blocks(out)[-1])
+    mock.headers.clear()
+    assert call("resume", out, "-H", secret).code in (0, 3)
+    assert told() == {"Bearer 5ecret"}
+    assert not [f for f in out.rglob("*") if f.is_file() and b"5ecret" in f.read_bytes()]
+
+
+def test_what_would_act_on_nothing_is_refused(swept, tmp_path):
+    mock, call, out = swept
+    for words, says in (
+        (("--target", mock.target, "--insecure"), "--insecure"),
+        (("-H", "a: b"), "headers and TLS are for a server of yours: name it with --target"),
+    ):
+        refused = call(tmp_path / "sweep.yaml", "--out", out, *words)
+        assert (refused.code, len(refused.error_lines)) == (2, 1), refused
+        assert says in refused.err
+    assert not out.exists()
