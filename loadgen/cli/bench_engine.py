@@ -64,6 +64,8 @@ def engine(
     """Measure a model in several runtimes without a server: latency, throughput, memory, accuracy.
 
     Ctrl-C keeps the cells that are finished.
+    Exit code: 0 measured, 1 --autotune finds nothing within its limits, 2 usage, 3 no cell was measured or the results
+    could not be written, 130 interrupted.
 
     Example: loadgen bench engine minilm --precisions fp32,int8 --autotune
     """
