@@ -38,22 +38,23 @@ def test_a_process_and_its_use():
 
 
 def test_a_child_that_ends_while_it_is_read_takes_only_itself_along(monkeypatch):
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as child:
-        real, me = Path.read_text, os.getpid()
-        alone = process_use(child.pid)[1]
-        gone = 2**22 + 1
+    cat = ["cat"]
+    with (
+        subprocess.Popen(cat, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as parent,
+        subprocess.Popen(cat, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child,
+    ):
+        for one in (parent, child):  # once it has answered it stays as large as it is
+            one.stdin.write(b"x\n")
+            one.stdin.flush()
+            assert one.stdout.readline() == b"x\n"
+        own, others, real = process_use(parent.pid)[1], process_use(child.pid)[1], Path.read_text
 
         def read(path, *args, **keys):
-            mine = path.name == "children" and path.parts[2] == path.parts[4] == str(me)
-            return f"{child.pid} {gone} " if mine else real(path, *args, **keys)
+            mine = path.name == "children" and path.parts[2] == str(parent.pid)
+            return f"{2**22 + 1} {child.pid} {2**22 + 2} " if mine else real(path, *args, **keys)
 
         monkeypatch.setattr(Path, "read_text", read)
-        both = process_use(me)[1]
-        monkeypatch.setattr(
-            Path, "read_text", lambda p, *a, **k: "" if p.name == "children" else real(p, *a, **k)
-        )
-        assert both - process_use(me)[1] == pytest.approx(alone, rel=0.5)
-        child.stdin.close()
+        assert process_use(parent.pid)[1] == own + others > own > 0
 
 
 def look(t_s, stats=None, pending=None, cpu_s=None, rejected=None):
