@@ -15,6 +15,7 @@ import pytest
 from loadgen.records import LoadgenError
 from loadgen.triton.install import Environment, ensure_installed
 from loadgen.triton.keeper import born
+from loadgen.triton.launch import Running
 from loadgen.triton.local import LocalTriton
 from loadgen.triton.process import listening, same_process
 
@@ -31,7 +32,9 @@ def home(tmp_path_factory):
     environment = ensure_installed(lambda _: None)
     folder = tmp_path_factory.mktemp("home")
     (folder / environment.folder.name).symlink_to(environment.folder)
-    return folder
+    yield folder
+    for file in folder.glob("servers/*/state.json"):  # of tests that failed in the middle
+        Running(**json.loads(file.read_text())).end()
 
 
 @pytest.fixture
