@@ -114,9 +114,10 @@ def loadgen(job: Job) -> float:
 
 def check_chunks(out: Path, job: Job) -> None:
     import pyarrow as pa
+    import pyarrow.compute as pc
 
     rows = pa.ipc.open_stream(pa.memory_map(str(out / "streams.arrow"))).read_all().filter(
-        pa.compute.field("phase") == "load"
+        pc.field("phase") == "load"
     )  # fmt: skip
     chunks = rows["chunks"].to_numpy()
     if (
