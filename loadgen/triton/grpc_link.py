@@ -4,6 +4,7 @@ It must not know what the answers mean, nor repeat or wait for anything.
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,6 +14,15 @@ from loadgen.target import Target
 from loadgen.triton.links import ServerSaidError, no_agreement, no_server
 
 _NO_READINESS = ("UNIMPLEMENTED", "UNAUTHENTICATED", "PERMISSION_DENIED")  # says nothing of the model
+
+
+def _is_told(record: logging.LogRecord) -> bool:
+    """Ctrl-C closes a loop with a question under way; grpcio then tells the next loop's log that the first is closed."""
+    why = record.exc_info[1] if record.exc_info else None
+    return not (isinstance(why, RuntimeError) and "PollerCompletionQueue" in record.getMessage())
+
+
+logging.getLogger("asyncio").addFilter(_is_told)
 
 
 class GrpcLink:
