@@ -75,6 +75,7 @@ class _Server:
     config: dict[str, Any] | None = None
     served: Mapping[str, Any] | None = None  # the same as the server tells it, with what it filled in
     warm: bool = False  # steady under that configuration
+    touched: bool = False  # its model was unloaded by us: it is given back as it was found
     beside: Beside | None = None
 
 
@@ -191,7 +192,8 @@ class _Drive:
                 yield server
             finally:
                 try:
-                    asyncio.run(_own_config(server, self.journal["model"]))
+                    if server.touched:
+                        asyncio.run(_own_config(server, self.journal["model"]))
                 except LoadgenError as why:
                     self.say(f"{self.journal['model']!r} is not as it was found: {why}")
             return
@@ -318,6 +320,7 @@ async def _own_config(server: _Server, model: str) -> dict[str, Any]:
     """As the repository has it: an override that someone left is gone after an unload."""
     async with Control(server.control, options=server.options, log=server.log) as control:
         await control.unload(model)
+        server.touched = True
         await control.load(model)
         await control.wait_model_ready(model, timeout_ns=_READY_NS)
         facts = await control.model_facts(model)

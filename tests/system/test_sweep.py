@@ -213,3 +213,12 @@ def test_what_would_act_on_nothing_is_refused(swept, tmp_path):
         assert (refused.code, len(refused.error_lines)) == (2, 1), refused
         assert says in refused.err
     assert not out.exists()
+
+
+def test_a_server_that_is_not_there_is_one_line(swept):
+    """Nothing was unloaded: nothing is said of how the model was left."""
+    _, call, out = swept
+    refused = call(target="http://127.0.0.1:9")
+    assert (refused.code, len(refused.err.splitlines())) == (2, 1), refused
+    assert "no server answers at http://127.0.0.1:9" in refused.err
+    assert not out.exists()
