@@ -40,6 +40,12 @@ class Ranges:
 
     shapes: Mapping[str, tuple[Shape, Shape, Shape]]
 
+    def __str__(self) -> str:
+        return ", ".join(
+            f"{name} {':'.join('x'.join(map(str, shape)) for shape in three)}"
+            for name, three in self.shapes.items()
+        )
+
 
 def span(text: str, option: str) -> Span:
     """Reads "1:8:16" as a Span; raises ProfileError naming the option."""

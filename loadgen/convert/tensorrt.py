@@ -1,8 +1,8 @@
 """An ONNX file to a TensorRT engine, through whichever TensorRT is installed: 10.12 to 11.x, or TensorRT for RTX.
 
 Strongly typed always: the types are the graph's own, so one way builds with every version.  What an engine takes
-and gives is read back from the engine; where no GPU can load it, from what the builder lists of the engine that it
-finished (`EngineFacts.read_from`).  It must not know Triton's configuration or where the plan is published.
+and gives is read back from the engine; where no GPU can load it, types and axes from what the builder lists of the
+engine that it finished, and its optimization profiles from the plan's bytes (`EngineFacts`).  It must not know Triton's configuration or where the plan is published.
 """
 
 import contextlib
@@ -19,6 +19,7 @@ from typing import Any
 
 from loadgen.convert import timing_cache
 from loadgen.convert.config import FullTensor
+from loadgen.convert.plan_file import read_profiles
 from loadgen.convert.profiles import Ranges
 from loadgen.environment.cuda import Device, cuda_device
 from loadgen.records import LoadgenError
@@ -76,9 +77,8 @@ class EngineFacts:
     inputs: tuple[FullTensor, ...]
     outputs: tuple[FullTensor, ...]
     profiles: tuple[Ranges, ...]
-    read_from: (
-        str  # "engine"; without a GPU to load it "builder": its log of the finished engine, or "network"
-    )
+    read_from: str  # "engine"; where no GPU loads it, "builder" (its log of the finished engine) or "network"
+    profiles_from: str  # "engine"; where no GPU loads it, "plan" (the file's bytes) or "request"
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,8 @@ class Built:
         return {
             "module": self.kind, "version": self.version, "compute": self.compute, "gpu": self.gpu,
             "seconds": round(self.seconds, 3), "bytes": self.plan_bytes, "timing_cache": self.timing_cache,
-            "read_from": self.facts.read_from, **tensors, "warnings": list(self.warnings),
+            "read_from": self.facts.read_from, "profiles_from": self.facts.profiles_from, **tensors,
+            "warnings": list(self.warnings),
             "profiles": [
                 {n: [list(shape) for shape in three] for n, three in p.shapes.items()} for p in self.facts.profiles
             ],
@@ -188,8 +189,15 @@ def build(found: TensorRT, onnx: Path, plan: Path, options: BuildOptions) -> Bui
             raise TensorRTError(f"{found.title} cannot build {onnx.name}: {_said(log.errors)}")
         if cache is not None:
             timing_cache.store(cache, config.get_timing_cache().serialize())
-        plan.write_bytes(memoryview(engine))
-        facts = _facts(found, plan, network, options.profiles, log)
+        try:
+            plan.write_bytes(memoryview(engine))
+            loads = device is not None and device.compute == compute
+            facts = (read_engine(found, plan) if loads else None) or _unloaded(
+                found, plan, network, options, log
+            )
+        except BaseException:
+            plan.unlink(missing_ok=True)
+            raise
     return Built(
         facts=facts,
         kind=found.kind,
@@ -303,18 +311,27 @@ def _profile(builder: Any, network: Any, ranges: Ranges) -> Any:
     return profile
 
 
-def _facts(found: TensorRT, plan: Path, network: Any, given: tuple[Ranges, ...], log: _Log) -> EngineFacts:
-    facts = read_engine(found, plan)
-    if facts is not None:
-        return facts
-    logged = [
-        [_logged(log.engine, tensor) or _declared(tensor) for tensor in tensors]
-        for tensors in (
-            [network.get_input(i) for i in range(network.num_inputs)],
-            [network.get_output(i) for i in range(network.num_outputs)],
+def _unloaded(found: TensorRT, plan: Path, network: Any, options: BuildOptions, log: _Log) -> EngineFacts:
+    """What an engine is where no GPU loads it: there is none, or it is of another kind than the engine is for."""
+    takes = [network.get_input(i) for i in range(network.num_inputs)]
+    gives = [network.get_output(i) for i in range(network.num_outputs)]
+    inputs, outputs = (tuple(_logged(log.engine, t) or _declared(t) for t in side) for side in (takes, gives))
+    profiles = read_profiles(plan, [tensor.name for tensor in inputs])
+    if profiles is None:
+        log.warnings.append(
+            f"{found.title} writes plans whose optimization profiles cannot be read without a GPU"
         )
-    ]
-    return EngineFacts(tuple(logged[0]), tuple(logged[1]), given, "builder" if log.engine else "network")
+    elif profiles != options.profiles:
+        raise TensorRTError(
+            f"{found.title} built other optimization profiles than were asked for: {'; '.join(map(str, profiles))}"
+        )
+    return EngineFacts(
+        inputs,
+        outputs,
+        profiles or options.profiles,
+        "builder" if log.engine else "network",
+        "plan" if profiles else "request",
+    )
 
 
 def _logged(engine: str, tensor: Any) -> FullTensor | None:
@@ -361,6 +378,7 @@ def read_engine(found: TensorRT, plan: Path) -> EngineFacts | None:
         tuple(tensors[n] for n in takes),
         tuple(tensors[n] for n in names if n not in takes),
         ranges_of(engine, takes),
+        "engine",
         "engine",
     )
 

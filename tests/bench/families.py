@@ -54,7 +54,7 @@ and within what is allowed unless it says otherwise; a number in brackets is the
 
 * *PyTorch*: each row alone against itself padded in a batch (it is the reference, so this is all that it can differ by).
 * *TensorRT for RTX*: the file (for int8 in the form that engines want) really built into an engine for compute
-  capability 8.9, its inputs' types read back from the builder.
+  capability 8.9, its inputs' types read back from the builder's list of the finished engine, its profiles from the plan.
 
 | family | task | weights | precision | PyTorch | ONNX Runtime | Triton, python | Triton, onnxruntime_onnx | TensorRT for RTX | Triton, tensorrt_plan |
 |---|---|---|---|---|---|---|---|---|---|

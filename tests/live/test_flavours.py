@@ -12,11 +12,12 @@ from loadgen.convert.encoder import load_encoder
 from loadgen.convert.export import export_onnx
 from loadgen.convert.flavours import Exported, profiles_of, served_batch
 from loadgen.convert.options import ConvertOptions
-from loadgen.convert.serve_options import Flavour, PlanOptions, ServeOptions
+from loadgen.convert.serve_options import Flavour, PlanOptions, Queue, ServeOptions
 from loadgen.convert.sources import find_source
 from loadgen.convert.tensorrt import BuildOptions, build, find_tensorrt
 from loadgen.records import LoadgenError
-from loadgen.triton.config import ModelConfig
+from loadgen.triton.config import ModelConfig, QueuePolicy
+from loadgen.triton.config_enums import TimeoutAction
 from loadgen.triton.install import BACKENDS, ensure_installed
 from loadgen.triton.local import LocalTriton
 from loadgen.triton.pbtxt import parse
@@ -50,10 +51,11 @@ def test_an_engine_of_minilm_is_built_and_read_back(tmp_path):
     assert [(t.name, t.datatype, t.axes) for t in built.facts.outputs] == [
         ("sentence_embedding", "FP32", (-1, 384))
     ]
-    assert [set(p.shapes) for p in built.facts.profiles] == [set(INPUTS)] * 2
-    assert [p.shapes["input_ids"] for p in built.facts.profiles] == [
-        ((1, 1), (8, 20), (8, 24)),
-        ((1, 25), (8, 100), (8, encoder.max_length)),
+    longest = encoder.max_length
+    assert built.facts.profiles_from == "plan"  # its bytes, not the request
+    assert [dict(p.shapes) for p in built.facts.profiles] == [
+        dict.fromkeys(INPUTS, ((1, 1), (8, 20), (8, 24))),
+        dict.fromkeys(INPUTS, ((1, 25), (8, 100), (8, longest))),
     ]
     assert built.plan_bytes > 80_000_000
     largest, warnings = served_batch(built.facts.profiles)
@@ -82,7 +84,8 @@ def test_the_server_warms_up_and_batches_as_asked(tmp_path):
     source = str(write_encoder(tmp_path / "source"))
     repository = tmp_path / "repository"
     serve = ServeOptions(
-        preferred=(2, 4), priority_levels=3, queue_timeout_us=500_000, max_queue=50, versions="all",
+        preferred=(2, 4), priority_levels=3, queue=Queue(500_000, most=50),
+        level_queues=((3, Queue(900_000, delays=True, most=9)),), versions="all",
         warmup=((1, 5), (4, 40)),
     )  # fmt: skip
     options = ConvertOptions(
@@ -111,7 +114,8 @@ def test_the_server_warms_up_and_batches_as_asked(tmp_path):
         3,
         2,
     )
-    assert batching.default_queue_policy.max_queue_size == 50
+    assert batching.default_queue_policy == QueuePolicy(TimeoutAction.REJECT, 500_000, max_queue_size=50)
+    assert batching.priority_queue_policy == {3: QueuePolicy(TimeoutAction.DELAY, 900_000, max_queue_size=9)}
     assert [w.batch_size for w in told.model_warmup] == [2]
     assert {s["version"]: s["inference_count"] for s in stats} == {
         "1": 2,

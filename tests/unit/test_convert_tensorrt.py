@@ -60,7 +60,7 @@ def test_every_type_is_read_back_from_what_was_really_built(rtx, tmp_path):
         tmp_path / "m.onnx", nodes, [("in 1/a:0", half, ["b", 4]), ("count", whole, ["b"])], outputs
     )
     shapes = Ranges({"in 1/a:0": ((1, 4), (2, 4), (8, 4)), "count": ((1,), (2,), (8,))})
-    built = build(rtx, file, tmp_path / "m.plan", BuildOptions((shapes, shapes), target="8.9"))
+    built = build(rtx, file, tmp_path / "m.plan", BuildOptions((shapes,), target="8.9"))
     assert built.facts.inputs == (
         FullTensor("in 1/a:0", "FP16", (-1, 4)),
         FullTensor("count", "INT32", (-1,)),
@@ -68,8 +68,8 @@ def test_every_type_is_read_back_from_what_was_really_built(rtx, tmp_path):
     assert [(t.name, t.datatype, t.axes) for t in built.facts.outputs] == [
         ("y", "FP16", (-1, 4)), ("above", "BOOL", (-1, 4)), ("best", "INT64", (-1, 1)), ("same", "INT32", (-1,)),
     ]  # fmt: skip
-    assert built.facts.read_from == "builder"
-    assert built.facts.profiles == (shapes, shapes)
+    assert (built.facts.read_from, built.facts.profiles_from) == ("builder", "plan")
+    assert built.facts.profiles == (shapes,)
     assert (built.kind, built.compute, built.timing_cache) == ("tensorrt_rtx", "8.9", "none")
     assert built.plan_bytes == (tmp_path / "m.plan").stat().st_size > 10_000
     assert any("best has Int64 binding" in line for line in built.warnings)
@@ -146,6 +146,13 @@ def test_an_engine_for_batches_of_64_to_300(rtx, tmp_path):
 
 def tensorrt_batch(built):
     return flavours.served_batch(built.facts.profiles)
+
+
+def test_an_engine_for_another_gpu_than_this_machines_is_not_loaded_here(rtx, gpu, tmp_path):
+    """It would be refused, and is right where it is going: it is read as on a machine without a GPU."""
+    built = build(rtx, relu(tmp_path / "m.onnx"), tmp_path / "m.plan", BuildOptions(X4, target="8.9"))
+    assert (built.compute, built.facts.read_from, built.facts.profiles_from) == ("8.9", "builder", "plan")
+    assert built.facts.profiles == X4
 
 
 @pytest.fixture
