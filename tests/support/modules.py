@@ -113,6 +113,30 @@ class Lost(torch.nn.Module):
         return x * float("nan")
 
 
+class _Sums(torch.nn.Module):
+    SCALE = 1.0
+
+    def __init__(self):
+        super().__init__()
+        weights = torch.randn(64, 8, generator=torch.Generator().manual_seed(1))
+        self.weights = torch.nn.Parameter(weights * self.SCALE)
+
+    def forward(self, x):
+        return x @ self.weights
+
+
+class Large(_Sums):
+    """Answers in the millions."""
+
+    SCALE = 1e6
+
+
+class Tiny(_Sums):
+    """Answers of a millionth."""
+
+    SCALE = 1e-7
+
+
 class Found(torch.nn.Module):
     """As many rows as there are values that are not zero."""
 
