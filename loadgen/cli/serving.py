@@ -1,6 +1,7 @@
 """The options of `loadgen convert` that say how a model is served, and what they make."""
 
 import re
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -8,6 +9,7 @@ import typer
 from loadgen.convert.serve_options import (
     Flavour,
     PlanOptions,
+    Queue,
     ServeOptionError,
     ServeOptions,
     grid,
@@ -25,9 +27,18 @@ Priorities = Annotated[
     str, typer.Option(help="Levels of priority, 1 the highest, and the default one, e.g. 3 or 3:2.")
 ]
 QueueTimeout = Annotated[
-    str, typer.Option(help="What waits longer is refused; 50ms:delay puts it behind others.")
+    list[str] | None,
+    typer.Option(
+        help="What waits longer is refused; 50ms:delay puts it behind others, 50ms:override lets a request ask "
+        "for less, 3=1s is priority level 3's own. May be repeated."
+    ),
 ]
-MaxQueue = Annotated[int, typer.Option(help="Requests that may wait; more are refused. 0: no limit.")]
+MaxQueue = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Requests that may wait; more are refused. 3=20 is priority level 3's. May be repeated."
+    ),
+]
 PreserveOrder = Annotated[
     bool, typer.Option("--preserve-order", help="Answers come in the order of the requests.")
 ]
@@ -58,15 +69,53 @@ Workspace = Annotated[int, typer.Option(help="MiB that building the engine may u
 ServerCompute = Annotated[str, typer.Option(help="Compute capability of the server's GPU, e.g. 9.0.")]
 
 
-def queue_policy(text: str) -> tuple[int, bool]:
-    """Reads "50ms" or "50ms:delay" as (microseconds, whether what is late is delayed instead of refused)."""
-    time, _, action = text.partition(":")
-    if action not in ("", "delay", "reject"):
-        raise LoadgenError(f"--queue-timeout: {action!r} is not allowed; delay or reject is, e.g. 50ms:delay")
+def queues(timeouts: list[str], mosts: list[str]) -> tuple[Queue, tuple[tuple[int, Queue], ...]]:
+    """Reads "50ms:delay", "3=1s" and "100", "3=20" as the queue of all, and those of some levels.
+
+    What a level is not given is as for all.
+    """
+    times, counts = _by_level(timeouts, "--queue-timeout"), _by_level(mosts, "--max-queue")
+    fields: dict[int, dict[str, int | bool]] = {
+        level: (_timeout(times[level]) if level in times else {})
+        | ({"most": _count(counts[level])} if level in counts else {})
+        for level in sorted({*times, *counts})
+    }
+    whole = Queue(**fields.pop(0, {}))  # type: ignore[arg-type]
+    return whole, tuple((level, replace(whole, **told)) for level, told in fields.items())  # type: ignore[arg-type]
+
+
+def _by_level(texts: list[str], option: str) -> dict[int, str]:
+    """Level 0 is what is said for all."""
+    found: dict[int, str] = {}
+    for text in texts:
+        match = re.fullmatch(r"(?:([1-9]\d*)=)?([^=]+)", text)
+        if match is None:
+            raise LoadgenError(f"{option}: {text!r} is not allowed; VALUE or LEVEL=VALUE is")
+        level = int(match[1] or 0)
+        if level in found:
+            raise LoadgenError(f"{option}: {f'level {level}' if level else 'all levels'} given twice")
+        found[level] = match[2]
+    return found
+
+
+def _timeout(text: str) -> dict[str, int | bool]:
+    time, *actions = text.split(":")
+    for action in actions:
+        if action not in ("delay", "reject", "override"):
+            raise LoadgenError(
+                f"--queue-timeout: {action!r} is not allowed; delay, reject and override are, e.g. 50ms:delay"
+            )
     try:
-        return round(parse_duration(time) / 1000), action == "delay"
+        waits = round(parse_duration(time) / 1000)
     except UnitError as why:
         raise LoadgenError(f"--queue-timeout: {why}") from None
+    return {"timeout_us": waits, "delays": "delay" in actions, "override": "override" in actions}
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise LoadgenError(f"--max-queue: {text!r} is not allowed; a whole number is, 0 for no limit")
+    return int(text)
 
 
 def levels(text: str) -> tuple[int, int]:
@@ -96,20 +145,19 @@ def optimizations(text: str) -> dict[str, int | bool]:
 
 
 def serve_options(
-    *, flavour: Flavour, preferred: str, priorities: str, queue_timeout: str, max_queue: int, preserve_order: bool,
-    cache: bool, gpus: str, warmup: str, versions: str, accelerate: list[str] | None, optimize: str, plan: PlanOptions,
+    *, flavour: Flavour, preferred: str, priorities: str, queue_timeout: list[str] | None,
+    max_queue: list[str] | None, preserve_order: bool, cache: bool, gpus: str, warmup: str, versions: str, accelerate: list[str] | None, optimize: str, plan: PlanOptions,
 ) -> ServeOptions:  # fmt: skip
     """Raises a LoadgenError that names the option."""
-    timeout_us, delays = queue_policy(queue_timeout) if queue_timeout else (0, False)
+    queue, level_queues = queues(queue_timeout or [], max_queue or [])
     priority_levels, default = levels(priorities) if priorities else (0, 0)
     return ServeOptions(
         flavour=flavour,
         preferred=whole_numbers(preferred, "--preferred"),
         priority_levels=priority_levels,
         default_priority=default,
-        queue_timeout_us=timeout_us,
-        timeout_delays=delays,
-        max_queue=max_queue,
+        queue=queue,
+        level_queues=level_queues,
         preserve_ordering=preserve_order,
         cache=cache,
         gpus=whole_numbers(gpus, "--gpus"),

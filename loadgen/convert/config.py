@@ -6,7 +6,7 @@ It must not know where the file goes or how the model was made.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from loadgen.convert.serve_options import Flavour, ServeOptions
+from loadgen.convert.serve_options import Flavour, Queue, ServeOptions
 from loadgen.records import TensorSpec
 from loadgen.triton import config as triton
 from loadgen.triton.config_enums import DataType, GroupKind, TimeoutAction
@@ -194,12 +194,7 @@ def _group(serving: Serving) -> triton.InstanceGroup:
 
 def _batching(serving: Serving) -> triton.DynamicBatching:
     told = serving.options
-    policy = triton.QueuePolicy(
-        timeout_action=TimeoutAction.DELAY if told.timeout_delays else TimeoutAction.REJECT,
-        default_timeout_microseconds=told.queue_timeout_us,
-        allow_timeout_override=told.timeout_override,
-        max_queue_size=told.max_queue,
-    )
+    policy = _policy(told.queue)
     return triton.DynamicBatching(
         preferred_batch_size=told.preferred,
         max_queue_delay_microseconds=serving.delay_us,
@@ -208,6 +203,16 @@ def _batching(serving: Serving) -> triton.DynamicBatching:
         # With levels Triton wants a default; the middle leaves room on both sides.
         default_priority_level=told.default_priority or (told.priority_levels + 1) // 2,
         default_queue_policy=None if policy == triton.QueuePolicy() else policy,
+        priority_queue_policy={level: _policy(queue) for level, queue in told.level_queues},
+    )
+
+
+def _policy(queue: Queue) -> triton.QueuePolicy:
+    return triton.QueuePolicy(
+        timeout_action=TimeoutAction.DELAY if queue.delays else TimeoutAction.REJECT,
+        default_timeout_microseconds=queue.timeout_us,
+        allow_timeout_override=queue.override,
+        max_queue_size=queue.most,
     )
 
 

@@ -51,12 +51,33 @@ class PlanOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Queue:
+    """What may wait.  `timeout_us` and `most` 0: for ever, and any number.
+
+    What is late is refused or, with `delays`, put behind the others; with `override` a request may bring a shorter
+    timeout of its own.
+    """
+
+    timeout_us: int = 0
+    delays: bool = False
+    override: bool = False
+    most: int = 0
+
+    def __post_init__(self) -> None:
+        for key in ("timeout_us", "most"):
+            if getattr(self, key) < 0:
+                raise ServeOptionError(f"{key} {getattr(self, key)} of a queue: must be 0 or more")
+        if (self.delays or self.override) and not self.timeout_us:
+            raise ServeOptionError("a queue without a timeout delays nothing, and there is none to override")
+
+
+@dataclass(frozen=True, slots=True)
 class ServeOptions:
     """Beside the largest batch, the delay and the instances, which ConvertOptions has.
 
     `gpus` empty: no GPU for python and onnxruntime_onnx, all of them for tensorrt_plan.  `priority_levels` 0: all
-    requests are equal.  `queue_timeout_us` and `max_queue` 0: none.  `warmup`: (batch, length) pairs run before the
-    model is ready.  `versions`: "latest:N", "all" or "1,3"; "" leaves the server its own rule, the newest.
+    requests are equal.  `level_queues`: those priority levels' own queues, as (level, queue).  `warmup`: (batch,
+    length) pairs run before the model is ready.  `versions`: "latest:N", "all" or "1,3"; "" leaves the server its own rule, the newest.
     `accelerators`: of onnxruntime, "name" or "name:key=value,key=value".
     """
 
@@ -64,10 +85,8 @@ class ServeOptions:
     preferred: tuple[int, ...] = ()
     priority_levels: int = 0
     default_priority: int = 0
-    queue_timeout_us: int = 0
-    timeout_delays: bool = False
-    timeout_override: bool = False
-    max_queue: int = 0
+    queue: Queue = field(default_factory=Queue)
+    level_queues: tuple[tuple[int, Queue], ...] = ()
     preserve_ordering: bool = False
     cache: bool = False
     gpus: tuple[int, ...] = ()
@@ -80,28 +99,33 @@ class ServeOptions:
     plan: PlanOptions = field(default_factory=PlanOptions)
 
     def __post_init__(self) -> None:
-        for key in ("priority_levels", "default_priority", "queue_timeout_us", "max_queue"):
+        self._require_levels()
+        if any(batch < 1 or length < 1 for batch, length in self.warmup):
+            raise ServeOptionError(f"warmup {list(self.warmup)}: batches and lengths are 1 or more")
+        for key, least, what in (("preferred", 1, "batch sizes are"), ("gpus", 0, "a GPU's number is")):
+            if any(value < least for value in getattr(self, key)):
+                raise ServeOptionError(f"{key} {list(getattr(self, key))}: {what} {least} or more")
+        if self.accelerators and self.flavour is not Flavour.ONNX:
+            raise ServeOptionError(f"accelerators are onnxruntime's own; the flavour is {self.flavour}")
+        if self.plan != PlanOptions() and self.flavour is not Flavour.TENSORRT:
+            named = ", ".join(k for k, v in asdict(PlanOptions()).items() if getattr(self.plan, k) != v)
+            raise ServeOptionError(f"{named}: of a TensorRT engine only; the flavour is {self.flavour}")
+
+    def _require_levels(self) -> None:
+        for key in ("priority_levels", "default_priority"):
             if getattr(self, key) < 0:
                 raise ServeOptionError(f"{key} {getattr(self, key)}: must be 0 or more")
         if self.default_priority > self.priority_levels:
             raise ServeOptionError(
                 f"default_priority {self.default_priority}: the levels are 1 to {self.priority_levels}"
             )
-        if self.preserve_ordering and (self.priority_levels > 1 or self.timeout_delays):
+        if outside := [level for level, _ in self.level_queues if not 1 <= level <= self.priority_levels]:
+            levels = f"1 to {self.priority_levels}" if self.priority_levels else "none"
+            raise ServeOptionError(f"a queue of level {outside[0]}: the priority levels are {levels}")
+        if self.preserve_ordering and (self.priority_levels > 1 or self.queue.delays):
             raise ServeOptionError(
                 "preserve_ordering: not with more than one priority level or requests delayed at their timeout"
             )
-        if any(batch < 1 or length < 1 for batch, length in self.warmup):
-            raise ServeOptionError(f"warmup {list(self.warmup)}: batches and lengths are 1 or more")
-        if any(size < 1 for size in self.preferred):
-            raise ServeOptionError(f"preferred {list(self.preferred)}: batch sizes are 1 or more")
-        if any(gpu < 0 for gpu in self.gpus):
-            raise ServeOptionError(f"gpus {list(self.gpus)}: a GPU's number is 0 or more")
-        if self.accelerators and self.flavour is not Flavour.ONNX:
-            raise ServeOptionError(f"accelerators are onnxruntime's own; the flavour is {self.flavour}")
-        if self.plan != PlanOptions() and self.flavour is not Flavour.TENSORRT:
-            named = ", ".join(k for k, v in asdict(PlanOptions()).items() if getattr(self.plan, k) != v)
-            raise ServeOptionError(f"{named}: of a TensorRT engine only; the flavour is {self.flavour}")
 
     def recorded(self) -> dict[str, Any]:
         """What was asked for beside the defaults, for the sidecar, as JSON gives it back: tuples are lists."""

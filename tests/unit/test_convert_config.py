@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadgen.cli.serving import levels
+from loadgen.cli.serving import levels, queues
 from loadgen.convert import warmup
 from loadgen.convert.config import ConfigError, FullTensor, Serving, model_config, render, show
 from loadgen.convert.flavours import require_flavour
@@ -13,13 +13,14 @@ from loadgen.convert.options import ConvertOptions, OptionError
 from loadgen.convert.serve_options import (
     Flavour,
     PlanOptions,
+    Queue,
     ServeOptionError,
     ServeOptions,
     grid,
     whole_numbers,
 )
 from loadgen.convert.warmup import Fill
-from loadgen.records import TensorSpec
+from loadgen.records import LoadgenError, TensorSpec
 from loadgen.triton import config as triton
 from loadgen.triton.config_enums import DataType, GroupKind, TimeoutAction
 from loadgen.triton.pbtxt import parse
@@ -69,8 +70,8 @@ def test_names_are_quoted():
 
 def test_an_onnx_model_of_the_full_triton():
     options = ServeOptions(
-        flavour=Flavour.ONNX, preferred=(4, 8), priority_levels=3, queue_timeout_us=50_000, timeout_delays=True,
-        max_queue=100, cache=True, gpus=(0, 1), versions="latest:2", graph_level=1, cuda_graphs=True,
+        flavour=Flavour.ONNX, preferred=(4, 8), priority_levels=3, queue=Queue(50_000, delays=True, most=100),
+        level_queues=((3, Queue(9_000, override=True)),), cache=True, gpus=(0, 1), versions="latest:2", graph_level=1, cuda_graphs=True,
         accelerators=("tensorrt:precision_mode=FP16,max_workspace_size_bytes=1", "openvino"),
     )  # fmt: skip
     got = parse(render(serving(options=options)))
@@ -82,6 +83,9 @@ def test_an_onnx_model_of_the_full_triton():
         priority_levels=3,
         default_priority_level=2,
         default_queue_policy=triton.QueuePolicy(TimeoutAction.DELAY, 50_000, max_queue_size=100),
+        priority_queue_policy={
+            3: triton.QueuePolicy(TimeoutAction.REJECT, 9_000, allow_timeout_override=True)
+        },
     )
     assert got.instance_group == (triton.InstanceGroup(kind=GroupKind.KIND_GPU, count=3, gpus=(0, 1)),)
     assert got.version_policy.latest.num_versions == 2
@@ -130,7 +134,11 @@ def test_version_policies_that_are_none(text):
         ({"preferred": (0,)}, "preferred"),
         ({"warmup": ((0, 4),)}, "warmup"),
         ({"gpus": (-1,)}, "gpus"),
-        ({"max_queue": -1}, "max_queue -1: must be 0 or more"),
+        (
+            {"level_queues": ((3, Queue(5)),), "priority_levels": 2},
+            "a queue of level 3: the priority levels are 1 to 2",
+        ),
+        ({"level_queues": ((1, Queue(5)),)}, "a queue of level 1: the priority levels are none"),
         ({"plan": PlanOptions(traffic="p.yaml", buckets=2)}, "^traffic, buckets: of a TensorRT engine only"),
         ({"accelerators": ("tensorrt",)}, "accelerators are onnxruntime's own; the flavour is python"),
     ],
@@ -291,3 +299,48 @@ def test_options_out_of_range(bad):
 def test_where_a_model_goes():
     options = ConvertOptions(name="m", repository=Path("r"), version=7)
     assert options.version_folder == Path("r/m/7")
+
+
+@pytest.mark.parametrize(
+    ("queue", "said"),
+    [
+        ({"most": -1}, "most -1 of a queue: must be 0 or more"),
+        ({"timeout_us": -5}, "timeout_us -5 of a queue"),
+        ({"delays": True}, "a queue without a timeout delays nothing"),
+        ({"override": True, "most": 3}, "there is none to override"),
+    ],
+)
+def test_queues_that_triton_would_not_take(queue, said):
+    with pytest.raises(ServeOptionError, match=said):
+        Queue(**queue)
+
+
+def test_queues_from_the_command_line():
+    """A level that is told one thing of its own has the rest of what is told for all."""
+    assert queues([], []) == (Queue(), ())
+    assert queues(["50ms:delay"], ["100", "3=20"]) == (
+        Queue(50_000, delays=True, most=100),
+        ((3, Queue(50_000, delays=True, most=20)),),
+    )
+    assert queues(["2=1s:override:delay"], []) == (
+        Queue(),
+        ((2, Queue(1_000_000, delays=True, override=True)),),
+    )
+    assert queues(["2=1s:reject", "9ms:delay"], []) == (Queue(9_000, delays=True), ((2, Queue(1_000_000)),))
+
+
+@pytest.mark.parametrize(
+    ("timeouts", "mosts", "said"),
+    [
+        (["50"], [], "--queue-timeout: "),
+        (["1ms:wait"], [], "--queue-timeout: 'wait' is not allowed; delay, reject and override are"),
+        (["x=1ms"], [], "--queue-timeout: 'x=1ms' is not allowed; VALUE or LEVEL=VALUE is"),
+        (["2=1ms", "2=3ms"], [], "--queue-timeout: level 2 given twice"),
+        ([], ["5", "6"], "--max-queue: all levels given twice"),
+        ([], ["0=5"], "--max-queue: '0=5' is not allowed"),
+        ([], ["-5"], "--max-queue: '-5' is not allowed; a whole number is"),
+    ],
+)
+def test_queues_that_cannot_be_read(timeouts, mosts, said):
+    with pytest.raises(LoadgenError, match=said):
+        queues(timeouts, mosts)
