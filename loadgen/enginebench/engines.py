@@ -98,6 +98,7 @@ def open_onnxruntime(file: Path, device: str, threads: int | None, *, profile: P
     provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
     if provider not in onnxruntime.get_available_providers():
         raise Unavailable("this onnxruntime has no CUDA: it is the CPU package, not onnxruntime-gpu")
+    exact = {"use_tf32": "0"} if device == "cuda" else {}  # fp32 means fp32, as in torch
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads or 0
@@ -105,9 +106,13 @@ def open_onnxruntime(file: Path, device: str, threads: int | None, *, profile: P
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
     try:
-        session: Any = onnxruntime.InferenceSession(str(file), options, providers=[provider])
+        session: Any = onnxruntime.InferenceSession(str(file), options, providers=[(provider, exact)])
     except Exception as why:  # noqa: BLE001 - onnxruntime's errors have no public base
         raise Unavailable(f"onnxruntime does not load it: {first_line(why)}") from None
+    if provider not in session.get_providers():  # it takes the CPU instead, and says so in its log alone
+        raise Unavailable(
+            "onnxruntime has CUDA and cannot load it: a library of CUDA 13 or cuDNN 9 is missing"
+        )
 
     def bind(feeds: Feeds) -> Callable[[], Any]:
         # Bound once: what a call costs is the model, as in torch, and no copy to a GPU and back.

@@ -118,6 +118,7 @@ def main() -> None:
     eager, others = ("torch",), ("torch-compile", "tensorrt")
     grids = {  # compiling takes most of a minute a size: it gets the large ones only
         "infer": Asked(*sizes, low, eager, device=device, seconds=0.3, rounds=20, warmup=5),
+        "onnx": Asked(*sizes, low, ("onnxruntime",), device=device, seconds=0.3, rounds=20, warmup=5),
         "train": Asked(large[:1], long, low, eager, mode="train", device=device, seconds=0.3),
         "compiled": Asked(large[:1], long, low, others, device=device, seconds=0.3, rounds=20, warmup=5),
         # What the GPU machine's processor does with the same model: int8 needs no GPU.
