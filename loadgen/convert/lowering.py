@@ -31,7 +31,8 @@ def lower_onnx(
 ) -> tuple[Lowered, str | None]:
     """Writes `to` in the precision asked for.  Also why onnxruntime cannot run it on a CPU; None when it can.
 
-    Raises a LoadgenError; a file that no CPU runs is one unless `force`, or it becomes a TensorRT engine.
+    Raises a LoadgenError.  A file that no CPU runs is one, unless it becomes a TensorRT engine, or is for GPUs and
+    there is one here to prove it on, or `force`.
     """
     calibration = None
     if options.calibration is not None:
@@ -46,28 +47,42 @@ def lower_onnx(
     try:
         onnx_run(to)
     except ParityError as why:
-        if (
-            not options.force and options.serve.flavour is not Flavour.TENSORRT
-        ):  # which has its own arithmetic
-            raise PrecisionError(
-                f"{options.precision} does not run on a CPU: {why}; serve it on a GPU and publish it with --force"
-            ) from None
+        if options.serve.flavour is not Flavour.TENSORRT:  # which has its own arithmetic
+            _require_gpu(to, options, f"{options.precision} does not run on a CPU: {why}")
         return done, str(why)
     return done, None
+
+
+def _require_gpu(file: Path, options: ConvertOptions, why: str) -> None:
+    if not options.serve.gpus:
+        raise PrecisionError(f"{why}; say which GPUs will run it, e.g. --gpus 0")
+    if options.force:
+        return
+    try:
+        onnx_run(file, "cuda")
+    except ParityError as no_cuda:
+        raise PrecisionError(
+            f"{why}; nor on a GPU here: {no_cuda}; convert it where one is, or publish it unproven with --force"
+        ) from None
 
 
 def climb_onnx(
     found: Source, encoder: Encoder, source: Path, to: Path, options: ConvertOptions, no_cpu: str | None
 ) -> Climb:
-    """The lowered file against PyTorch; where no CPU runs it, FP32 arithmetic rounded the same way.
+    """The lowered file against PyTorch: on the CPU; where none runs it, on a GPU; where there is none, FP32 arithmetic
+    rounded the same way.
 
     `source` is the FP32 file.  Raises ParityError unless `force`.
     """
     precision = options.precision
+    rungs: dict[str, Run] = {}
     if no_cpu is None:
-        rungs = {f"onnx {precision}": onnx_run(to)}
+        rungs[f"onnx {precision}"] = onnx_run(to)
     else:
-        rungs = {f"onnx {precision}, rounded in fp32": rounded_run(source, to, precision, options.keep)}
+        try:
+            rungs[f"onnx {precision}, cuda"] = onnx_run(to, "cuda")
+        except ParityError:
+            rungs[f"onnx {precision}, rounded in fp32"] = rounded_run(source, to, precision, options.keep)
     climbed = climb(
         encoder, rungs, precision, samples=text_samples(encoder, found.folder), max_batch=options.max_batch
     )

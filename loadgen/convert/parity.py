@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from loadgen.convert import inputs
 from loadgen.convert.encoder import Encoder, first_line
+from loadgen.convert.session import SessionError, open_session
 from loadgen.records import LoadgenError
 
 LARGEST = 1e-4  # FP32: what reordering of sums may cost, as a share of the reference's largest magnitude
@@ -77,14 +78,12 @@ def torch_run(encoder: Encoder) -> Run:
     return run
 
 
-def onnx_run(path: Path) -> Run:
-    """The written file under onnxruntime on the CPU.  Raises ParityError if it does not load."""
-    import onnxruntime
-
+def onnx_run(path: Path, device: str = "cpu") -> Run:
+    """The written file under onnxruntime, on "cpu" or "cuda".  Raises ParityError if it does not load there."""
     try:
-        session: Any = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    except Exception as why:  # noqa: BLE001 - onnxruntime's errors have no public base
-        raise ParityError(f"onnxruntime does not load {path.name}: {first_line(why)}") from None
+        session = open_session(path, device)
+    except SessionError as why:
+        raise ParityError(str(why)) from None
 
     def run(feeds: Feeds) -> Floats:
         return np.asarray(session.run(None, dict(feeds))[0], np.float32)

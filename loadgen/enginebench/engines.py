@@ -17,6 +17,7 @@ import numpy.typing as npt
 from loadgen.convert.encoder import Encoder, first_line, quiet
 from loadgen.convert.parity import Feeds
 from loadgen.convert.profiles import Ranges
+from loadgen.convert.session import SessionError, open_session
 from loadgen.enginebench.cells import Asked
 from loadgen.records import LoadgenError
 
@@ -95,10 +96,6 @@ def open_onnxruntime(file: Path, device: str, threads: int | None, *, profile: P
     """
     import onnxruntime
 
-    provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
-    if provider not in onnxruntime.get_available_providers():
-        raise Unavailable("this onnxruntime has no CUDA: it is the CPU package, not onnxruntime-gpu")
-    exact = {"use_tf32": "0"} if device == "cuda" else {}  # fp32 means fp32, as in torch
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
     options.intra_op_num_threads = threads or 0
@@ -106,13 +103,9 @@ def open_onnxruntime(file: Path, device: str, threads: int | None, *, profile: P
         options.enable_profiling = True
         options.profile_file_prefix = str(profile)
     try:
-        session: Any = onnxruntime.InferenceSession(str(file), options, providers=[(provider, exact)])
-    except Exception as why:  # noqa: BLE001 - onnxruntime's errors have no public base
-        raise Unavailable(f"onnxruntime does not load it: {first_line(why)}") from None
-    if provider not in session.get_providers():  # it takes the CPU instead, and says so in its log alone
-        raise Unavailable(
-            "onnxruntime has CUDA and cannot load it: a library of CUDA 13 or cuDNN 9 is missing"
-        )
+        session = open_session(file, device, options)
+    except SessionError as why:
+        raise Unavailable(str(why)) from None
 
     def bind(feeds: Feeds) -> Callable[[], Any]:
         # Bound once: what a call costs is the model, as in torch, and no copy to a GPU and back.

@@ -21,6 +21,7 @@ from loadgen.convert.parity import ParityError, make_feeds, onnx_run
 from loadgen.convert.precision import PrecisionError, choose_kept, load, lower
 from loadgen.convert.profiles import Span, ranges
 from loadgen.convert.quantize import Ranges
+from loadgen.convert.serve_options import ServeOptions
 from loadgen.convert.sources import find_source
 from loadgen.convert.tensorrt import RTX, BuildOptions, TensorRTError, build, find_tensorrt
 from tests.support.encoder import VOCAB, write_encoder
@@ -423,7 +424,7 @@ def test_a_failed_rung_publishes_nothing_unless_forced(tiny, tmp_path, monkeypat
 
     source, _, _ = tiny
     options = ConvertOptions(name="q", repository=tmp_path / "repo", precision="fp16")
-    monkeypatch.setattr(lowering, "onnx_run", lambda path: lambda feeds: -onnx_run(path)(feeds))
+    monkeypatch.setattr(lowering, "onnx_run", lambda path, *_: lambda feeds: -onnx_run(path)(feeds))
     with pytest.raises(
         ParityError,
         match=r"parity failed for fp16 at \d+ of \d+ steps, first onnx fp16, batched, length 1: max abs",
@@ -436,10 +437,19 @@ def test_a_failed_rung_publishes_nothing_unless_forced(tiny, tmp_path, monkeypat
     assert told["faults"][0].startswith("onnx fp16, batched, length 1: max abs")
 
 
-def test_bf16_is_published_only_by_force(tiny, tmp_path):
+def test_bf16_is_for_gpus_and_published_unproven_only_by_force(tiny, tmp_path):
     source, _, _ = tiny
     options = ConvertOptions(name="b", repository=tmp_path / "repo", precision="bf16")
-    with pytest.raises(PrecisionError, match=r"bf16 does not run on a CPU: .*publish it with --force"):
+    for force in (False, True):
+        with pytest.raises(
+            PrecisionError, match=r"bf16 does not run on a CPU: .*; say which GPUs will run it, e.g. --gpus 0"
+        ):
+            convert(str(source.folder), replace(options, force=force))
+    options = replace(options, serve=ServeOptions(gpus=(0,)))
+    with pytest.raises(
+        PrecisionError,
+        match=r"nor on a GPU here: this onnxruntime has no CUDA: .*publish it unproven with --force",
+    ):
         convert(str(source.folder), options)
     assert list(options.repository.iterdir()) == []
     told = convert(str(source.folder), replace(options, force=True)).sidecar

@@ -1,6 +1,7 @@
 """The python-backend runner outside Triton: pads, runs once, splits, and one bad request fails alone."""
 
 import json
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -127,9 +128,7 @@ def test_execute_answers_each_request_in_order(backend, monkeypatch, tmp_path):
     opened = []
     model = Model(False)
     session = SimpleNamespace(run=lambda _names, feeds: [model(feeds)])
-    monkeypatch.setattr(
-        runner, "open_session", lambda path, threads: opened.append((path, threads)) or session
-    )
+    monkeypatch.setattr(runner, "open_session", lambda *asked: opened.append(asked) or session)
     config = {
         "input": [
             {"name": "input_ids", "dims": ["-1"]},
@@ -149,10 +148,11 @@ def test_execute_answers_each_request_in_order(backend, monkeypatch, tmp_path):
         },
     }
     served = runner.TritonPythonModel()
-    served.initialize(
-        {"model_config": json.dumps(config), "model_repository": str(tmp_path), "model_version": "4"}
-    )
-    assert opened == [(tmp_path / "4" / "model.onnx", 3)]
+    told = {"model_config": json.dumps(config), "model_repository": str(tmp_path), "model_version": "4"}
+    served.initialize(told | {"model_instance_kind": "GPU", "model_instance_device_id": "2"})
+    served.initialize(told | {"model_instance_kind": "CPU", "model_instance_device_id": "0"})
+    file = tmp_path / "4" / "model.onnx"
+    assert opened == [(file, 3, 2), (file, 3, None)]
 
     def sent(ids, *, mask=True):
         tensors = request(ids)
@@ -163,3 +163,52 @@ def test_execute_answers_each_request_in_order(backend, monkeypatch, tmp_path):
     assert missing.error == "the input attention_mask is missing"
     assert long.error == "length 10 is beyond the model's maximum of 9"
     assert model.calls[0]["token_type_ids"].tolist() == [[0, 0]]
+
+
+@pytest.fixture
+def onnxruntime_gpu(monkeypatch):
+    """What onnxruntime-gpu does with CUDA (`loads`) and without a library of it: then the CPU runs the session."""
+
+    def install(*, loads):
+        asked = []
+
+        def session(path, options, providers):
+            names = [one if isinstance(one, str) else one[0] for one in providers]
+            asked.append(providers)
+            kept = names if loads else []
+            return SimpleNamespace(get_providers=lambda: [*kept, "CPUExecutionProvider"])
+
+        fake = SimpleNamespace(
+            __version__="1.0",
+            SessionOptions=lambda: SimpleNamespace(add_session_config_entry=lambda *_: None),
+            get_available_providers=lambda: ["CUDAExecutionProvider", "CPUExecutionProvider"],
+            preload_dlls=lambda: asked.append("libraries"),
+            InferenceSession=session,
+        )
+        monkeypatch.setitem(sys.modules, "onnxruntime", fake)
+        return asked
+
+    return install
+
+
+def test_an_instance_on_a_gpu_runs_there(onnxruntime_gpu, tmp_path):
+    asked = onnxruntime_gpu(loads=True)
+    runner.open_session(tmp_path, 1, 2)
+    runner.open_session(tmp_path, 1)
+    assert asked == [
+        "libraries", [("CUDAExecutionProvider", {"device_id": "2", "use_tf32": "0"})], ["CPUExecutionProvider"],
+    ]  # fmt: skip
+
+
+def test_an_instance_on_a_gpu_never_runs_on_the_cpu(onnxruntime_gpu, tmp_path, monkeypatch):
+    """onnxruntime itself would, and say so in its log alone."""
+    onnxruntime_gpu(loads=False)
+    with pytest.raises(
+        RuntimeError, match=r"this instance is for GPU 0, and onnxruntime 1.0 .* has no CUDA that loads"
+    ):
+        runner.open_session(tmp_path, 1, 0)
+    monkeypatch.undo()  # the real one here is the package for the CPU
+    with pytest.raises(
+        RuntimeError, match="install onnxruntime-gpu and its libraries there, or serve on the CPU"
+    ):
+        runner.open_session(tmp_path, 1, 0)

@@ -25,6 +25,7 @@ Run = Callable[[Feeds], Array]
 Axes = Sequence[str | int]  # a size, or the name of a free axis; the first is the batch where there is one
 
 TEXT: Axes = ("batch", "length")
+CUDA = "CUDAExecutionProvider"
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not a fault
@@ -159,15 +160,30 @@ def default_threads(instances: int) -> int:
     return max(1, len(os.sched_getaffinity(0)) // max(1, instances))
 
 
-def open_session(path: Path, threads: int) -> Any:
-    """An onnxruntime session; its idle threads sleep, since client and server may share the machine."""
+def open_session(path: Path, threads: int, gpu: int | None = None) -> Any:
+    """An onnxruntime session; its idle threads sleep, since client and server may share the machine.
+
+    With `gpu` it runs there, FP32 without TF32.  Raises RuntimeError where onnxruntime would take the CPU instead.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    if gpu is None:
+        return onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    if CUDA in onnxruntime.get_available_providers():
+        if hasattr(onnxruntime, "preload_dlls"):
+            onnxruntime.preload_dlls()  # from NVIDIA's packages, if they are installed
+        providers = [(CUDA, {"device_id": str(gpu), "use_tf32": "0"})]
+        session = onnxruntime.InferenceSession(str(path), options, providers=providers)
+        if CUDA in session.get_providers():
+            return session
+    raise RuntimeError(
+        f"this instance is for GPU {gpu}, and onnxruntime {onnxruntime.__version__} in the server's Python has no "
+        "CUDA that loads: install onnxruntime-gpu and its libraries there, or serve on the CPU"
+    )
 
 
 class TritonPythonModel:
@@ -187,7 +203,9 @@ class TritonPythonModel:
         instances = sum(group.get("count", 1) for group in config.get("instance_group", [])) or 1
         threads = int(parameters.get("threads", 0)) or default_threads(instances)
         folder = Path(args["model_repository"]) / args["model_version"]
-        self.session = open_session(folder / "model.onnx", threads)
+        on_gpu = args.get("model_instance_kind") == "GPU"
+        gpu = int(args["model_instance_device_id"]) if on_gpu else None
+        self.session = open_session(folder / "model.onnx", threads, gpu)
 
     def execute(self, requests: Sequence[Any]) -> list[Any]:
         """One response a request, in order."""

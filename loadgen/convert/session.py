@@ -1,0 +1,39 @@
+"""An ONNX file opened by onnxruntime, on the CPU or on CUDA, and nowhere else than was asked.
+
+It must not know what the file is run for.
+"""
+
+from pathlib import Path
+from typing import Any
+
+from loadgen.convert.encoder import first_line
+from loadgen.records import LoadgenError
+
+_CUDA = "CUDAExecutionProvider"
+
+
+class SessionError(LoadgenError):
+    """A file that onnxruntime does not load, or not on that device."""
+
+
+def open_session(file: Path, device: str = "cpu", options: Any = None) -> Any:
+    """`device` is "cpu" or "cuda", where FP32 is multiplied without TF32.  Raises SessionError.
+
+    A CUDA that does not load is one too: onnxruntime takes the CPU then, and tells its log alone.
+    """
+    import onnxruntime
+
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if device == "cuda":
+        if _CUDA not in onnxruntime.get_available_providers():
+            raise SessionError("this onnxruntime has no CUDA: it is the CPU package, not onnxruntime-gpu")
+        if hasattr(onnxruntime, "preload_dlls"):
+            onnxruntime.preload_dlls()  # from NVIDIA's packages, where they are
+        providers = [(_CUDA, {"use_tf32": "0"})]
+    try:
+        session: Any = onnxruntime.InferenceSession(str(file), options, providers=providers)
+    except Exception as why:  # noqa: BLE001 - onnxruntime's errors have no public base
+        raise SessionError(f"onnxruntime does not load {file.name}: {first_line(why)}") from None
+    if device == "cuda" and _CUDA not in session.get_providers():
+        raise SessionError("onnxruntime-gpu cannot load its CUDA: its line above names the missing library")
+    return session
