@@ -28,4 +28,9 @@ Tensor = Annotated[
     list[str] | None,
     typer.Option("--input", help="One input, name:dtype:dims[:low..high], as x:FP32:batch,3,224,224:-1..1."),
 ]
-Output = Annotated[str | None, typer.Option(help="The output that is meant, where there are several.")]
+Output = Annotated[
+    str | None,
+    typer.Option(
+        help="The output that is meant, where there are several; a name for it, where a module has one."
+    ),
+]

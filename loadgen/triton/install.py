@@ -29,6 +29,7 @@ TRITON_PACKAGE = "nvidia-pytriton==0.7.0"  # carries tritonserver 2.51
 # Above 1 the server's python stubs still answer, but with empty tensors.
 NUMPY = "numpy==1.26.4"
 ONNX_RUNTIME = "onnxruntime==1.23.2"  # reads IR 10 and opsets up to 23
+ONNX_RUNTIME_VARIABLE = "LOADGEN_TRITON_ONNXRUNTIME"  # another one, for models on GPUs
 BACKENDS = ("python",)  # all that the package brings; the others come with NVIDIA's images
 SIZES = "about 90 MB to fetch, 280 MB on disk"
 _MIN_GLIBC = (2, 35)
@@ -118,8 +119,13 @@ def writable_home() -> Path:
 
 
 def packages() -> tuple[str, ...]:
-    """What is installed, pinned."""
-    return (TRITON_PACKAGE, NUMPY, ONNX_RUNTIME)
+    """What is installed, pinned.  Raises LoadgenError for a variable that names no version of onnxruntime."""
+    asked = os.environ.get(ONNX_RUNTIME_VARIABLE) or ONNX_RUNTIME
+    if re.fullmatch(r"onnxruntime(-gpu)?==[0-9][0-9a-z.]*", asked) is None:
+        raise LoadgenError(
+            f"{ONNX_RUNTIME_VARIABLE}: {asked!r} is not allowed; onnxruntime==VERSION or onnxruntime-gpu==VERSION is"
+        )
+    return (TRITON_PACKAGE, NUMPY, asked)
 
 
 def environment_name() -> str:

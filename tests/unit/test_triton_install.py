@@ -172,3 +172,16 @@ def test_a_python_without_numpy_1_is_refused(monkeypatch):
     with pytest.raises(LoadgenError, match=r"CPython 3\.11 or 3\.12, this is CPython 3\.13"):
         install.check_platform()
     assert install.NUMPY.startswith("numpy==1.")
+
+
+def test_another_onnxruntime_has_a_folder_of_its_own(home, monkeypatch):
+    usual = install.environment_name()
+    monkeypatch.setenv(install.ONNX_RUNTIME_VARIABLE, "onnxruntime-gpu==1.31.1")
+    assert install.packages()[-1] == "onnxruntime-gpu==1.31.1"
+    assert install.environment_name() == usual.replace("onnxruntime1.23.2", "onnxruntime-gpu1.31.1")
+    for wrong in ("onnxruntime-gpu", "--index-url=http://x", "onnxruntime==1; rm", "torch==2.0"):
+        monkeypatch.setenv(install.ONNX_RUNTIME_VARIABLE, wrong)
+        with pytest.raises(
+            LoadgenError, match="is not allowed; onnxruntime==VERSION or onnxruntime-gpu==VERSION is"
+        ):
+            install.packages()
