@@ -12,6 +12,7 @@ from loadgen.convert.encoder import EncoderError, load_encoder
 from loadgen.convert.options import ConvertOptions, SourceOptions
 from loadgen.convert.parity import make_feeds, torch_run
 from loadgen.convert.sources import SourceError, find_source
+from loadgen.units import show_bytes
 from tests.bench.families import table
 from tests.support.encoder import write_encoder
 from tests.support.families import CASES, CONFIGS, POSITIONS, VOCAB, WIDTH, Cell, write_config
@@ -218,3 +219,21 @@ def test_the_table_gives_each_runtime_a_figure_or_a_reason():
     assert "failed: a node of the parser" in text
     assert text.count("no such operator") == 2
     assert "failed: beyond what is allowed | 0.80000 |" in text
+
+
+def test_memory_that_may_not_do_is_warned_of(tmp_path, monkeypatch):
+    """The kernel ends what takes more than there is without a word: the word is said before."""
+    folder = write_encoder(tmp_path / "real")
+    weights = sum(4 * p.numel() for p in load_encoder(find_source(str(folder))).module.parameters())
+    for times, precision, warned in ((3, "fp32", False), (3, "fp16", True), (5, "fp16", False)):
+        monkeypatch.setattr("loadgen.convert.convert.available_memory", lambda times=times: times * weights)
+        steps = []
+        options = ConvertOptions(name="m", repository=tmp_path, precision=precision, replace=True)
+        convert(str(folder), options, steps.append)
+        assert (
+            any(
+                f"of weights may take {show_bytes(4 * weights)} more memory on the way to fp16" in s
+                for s in steps
+            )
+            is warned
+        )
