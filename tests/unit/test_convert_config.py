@@ -138,6 +138,14 @@ def test_version_policies_that_are_none(text):
             {"level_queues": ((3, Queue(5)),), "priority_levels": 2},
             "a queue of level 3: the priority levels are 1 to 2",
         ),
+        (
+            {
+                "level_queues": ((1, Queue(5, delays=True)),),
+                "priority_levels": 1,
+                "preserve_ordering": True,
+            },
+            "preserve_ordering: not with",
+        ),
         ({"level_queues": ((1, Queue(5)),)}, "a queue of level 1: the priority levels are none"),
         ({"plan": PlanOptions(traffic="p.yaml", buckets=2)}, "^traffic, buckets: of a TensorRT engine only"),
         ({"accelerators": ("tensorrt",)}, "accelerators are onnxruntime's own; the flavour is python"),
