@@ -162,6 +162,16 @@ def test_a_preferred_size_beyond_the_largest_batch():
 
 
 @pytest.mark.parametrize(
+    "asked",
+    [{"priority_levels": 2}, {"preserve_ordering": True}, {"queue": Queue(5_000)}, {"queue": Queue(most=3)}],
+)
+def test_queues_of_a_model_that_is_not_batched_are_refused(asked):
+    """They would be left out of its configuration without a word."""
+    with pytest.raises(ConfigError, match=r"the dynamic batcher's, and this model is not batched"):
+        model_config(serving(max_batch=0, options=ServeOptions(**asked)))
+
+
+@pytest.mark.parametrize(
     ("serve", "said"),
     [
         ({"preferred": (4, 99)}, "preferred batch size 99: the largest batch is 16"),
