@@ -128,6 +128,11 @@ def model_config(serving: Serving) -> triton.ModelConfig:
     too_large = [size for size in told.preferred if size > serving.max_batch]
     if too_large:
         raise ConfigError(f"preferred batch size {too_large[0]}: the largest batch is {serving.max_batch}")
+    queued = told.priority_levels or told.preserve_ordering or told.queue != Queue()
+    if queued and not serving.max_batch:
+        raise ConfigError(
+            "priorities, queues and order are the dynamic batcher's, and this model is not batched"
+        )
     return triton.ModelConfig(
         name=serving.name,
         backend="python" if python else "",

@@ -192,9 +192,7 @@ def _exported(encoder: Encoder, facts: OnnxFacts) -> Exported:
     if encoder.given:  # the runner knows the axes of a text encoder by itself
         told = {"inputs": {one.name: one.axes for one in encoder.specs}, "per_token": encoder.per_token}
         parameters["axes"] = json.dumps(told, separators=(",", ":"))
-    fills = {"attention_mask": Fill(1, 1)}
-    if encoder.vocab_size:
-        fills["input_ids"] = Fill(0, encoder.vocab_size - 1)
+    fills = {one.name: Fill(1, 1) if one.mask else Fill(int(one.low), int(one.high)) for one in encoder.specs}
     ordered = sorted(facts.inputs, key=lambda one: encoder.inputs.index(one.name))
     return Exported(
         inputs=tuple(_full(one) for one in ordered),

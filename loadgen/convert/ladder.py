@@ -13,7 +13,17 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.convert.encoder import Encoder
-from loadgen.convert.parity import LARGEST, Feeds, ParityError, ParityMissedError, Run, make_feeds, torch_run
+from loadgen.convert.parity import (
+    LARGEST,
+    Feeds,
+    ParityError,
+    ParityMissedError,
+    Run,
+    comparable,
+    make_feeds,
+    torch_run,
+    worst_cosine,
+)
 
 AT_ONCE = "at once"  # ends the name of a rung that asks each row alone already
 _TIE = 1e-6  # between cosines of float32 vectors of unit length
@@ -206,15 +216,13 @@ def compare(
     if encoder.per_token and lengths is not None:
         real = np.arange(want.shape[1]) < np.asarray(lengths)[:, None]
         want, got = want[real], got[real]
-    a, b = want.astype(np.float64), got.astype(np.float64)
+    a, b = comparable(want, got)
     gap = np.abs(a - b)
     # So few numbers have no direction of their own, near zero least of all: the rows together are one vector.
     x, y = (a, b) if a.shape[-1] >= _FEW else (a.reshape(1, -1), b.reshape(1, -1))
-    norms = np.linalg.norm(x, axis=-1) * np.linalg.norm(y, axis=-1)
-    cosine = (x * y).sum(-1) / np.maximum(norms, 1e-30)
     more: dict[str, float | None] = {}
     if encoder.output.startswith("logits"):
-        more = dict(zip(("top1", "top_k"), class_agreement(a, b), strict=True))
+        more = dict(zip(("top1", "top_k"), class_agreement(want, got), strict=True))
     elif (
         not encoder.per_token
         and rows > _NEIGHBOURS
@@ -227,7 +235,7 @@ def compare(
             )
         )
     return Step(
-        rung, how, rows, length, float(cosine.min()), float(gap.max()), float(gap.mean()),
+        rung, how, rows, length, worst_cosine(x, y), float(gap.max()), float(gap.mean()),
         float(np.sqrt((a * a).mean())), float(np.abs(a).max()), **more,
     )  # fmt: skip
 

@@ -32,7 +32,7 @@ def lower_onnx(
     """Writes `to` in the precision asked for.  Also why onnxruntime cannot run it on a CPU; None when it can.
 
     Raises a LoadgenError.  A file that no CPU runs is one, unless it becomes a TensorRT engine, or is for GPUs and
-    there is one here to prove it on, or `force`.
+    one here can prove it; with `force` it need not.
     """
     calibration = None
     if options.calibration is not None:

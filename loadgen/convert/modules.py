@@ -28,6 +28,7 @@ from loadgen.convert.inputs import (
     require_axes,
     spans_of,
 )
+from loadgen.convert.session import open_session
 from loadgen.convert.sources import Source
 
 _LENGTHS = ("length", "sequence_length", "seq_length", "seq_len", "seq", "sequence")
@@ -131,11 +132,10 @@ def load_exported(source: Source, max_length: int | None) -> Encoder:
 def load_onnx(source: Source, max_length: int | None) -> Encoder:
     """An ONNX file: it is its own reference, so parity shows that it runs at every size and that padding is safe."""
     import onnx
-    import onnxruntime
 
     try:
         proto = onnx.load(str(source.files[0]), load_external_data=False)
-        session: Any = onnxruntime.InferenceSession(str(source.files[0]), providers=["CPUExecutionProvider"])
+        session = open_session(source.files[0])
     except Exception as why:  # noqa: BLE001 - onnx, protobuf and onnxruntime have errors of their own
         raise EncoderError(f"{source.label} is no ONNX file that runs: {first_line(why)}") from None
     tables = _tables(proto)

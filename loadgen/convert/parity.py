@@ -17,6 +17,7 @@ from loadgen.convert.session import SessionError, open_session
 from loadgen.records import LoadgenError
 
 LARGEST = 1e-4  # FP32: what reordering of sums may cost, as a share of the reference's largest magnitude
+_FILL, _ABOVE = 1e4, 1e3  # a mark like -1e9: so large, and so many times the median magnitude
 
 Floats = npt.NDArray[np.float32]
 Feeds = Mapping[str, npt.NDArray[Any]]
@@ -198,10 +199,31 @@ def _point(
     if encoder.per_token:
         real = np.arange(want.shape[1]) < np.asarray(lengths)[:, None]
         want, got = want[real], got[real]
-    a, b = want.astype(np.float64), got.astype(np.float64)
+    a, b = comparable(want, got)
     gap = np.abs(a - b)
-    norms = np.linalg.norm(a, axis=-1) * np.linalg.norm(b, axis=-1)
-    cosine = (a * b).sum(-1) / np.maximum(norms, 1e-30)
     return ParityPoint(
-        check, batch, length, float(cosine.min()), float(gap.max()), float(gap.mean()), float(np.abs(a).max())
+        check, batch, length, worst_cosine(a, b), float(gap.max()), float(gap.mean()), float(np.abs(a).max())
     )
+
+
+def comparable(want: Floats, got: Floats) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Both as they are measured: marks in the reference, as the -1e9 of a class that is not allowed, are as large as its
+    largest answer (and `got` there in proportion), or next to them any answer would do.
+    """
+    a, b = want.astype(np.float64), got.astype(np.float64)
+    size = np.abs(a)
+    answers = size[(size > 0) & np.isfinite(size)]
+    if answers.size:
+        mark = np.isfinite(size) & (size >= max(_FILL, _ABOVE * float(np.median(answers))))
+        if mark.any():
+            share = float(size[~mark].max(initial=0.0, where=np.isfinite(size[~mark]))) / size[mark]
+            a[mark] *= share
+            b[mark] *= share
+    return a, b
+
+
+def worst_cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
+    """Of the vectors along the last axis.  Two that are all zeros are the same."""
+    norms = np.linalg.norm(a, axis=-1), np.linalg.norm(b, axis=-1)
+    cosine = (a * b).sum(-1) / np.maximum(norms[0] * norms[1], 1e-30)
+    return float(np.where((norms[0] == 0) & (norms[1] == 0), 1.0, cosine).min())

@@ -42,7 +42,7 @@ def read_profiles(plan: Path, inputs: Sequence[str]) -> tuple[Ranges, ...] | Non
 
 def _profiles(data: mmap.mmap, head: re.Match[bytes], inputs: Sequence[str]) -> Iterator[Ranges]:
     (profiles,), (tensors,) = struct.unpack("<q", head["profiles"]), struct.unpack("<q", head["count"])
-    if tensors <= len(inputs):
+    if profiles < 1 or tensors <= len(inputs):
         raise _OtherLayoutError
     reader = _Reader(data, head.start("tensors"))
     for _ in range(profiles):

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.convert.precision import Kept, Lowered, PrecisionError
+from loadgen.convert.session import open_session
 
 if TYPE_CHECKING:
     from loadgen.convert.calibration import Calibration
@@ -170,7 +171,6 @@ def _kept(
 def measure_ranges(model: Any, source: Path, names: Sequence[str], calibration: "Calibration") -> Ranges:
     """Runs the FP32 file on every calibration row, one at a time, and keeps histograms.  Raises PrecisionError."""
     import onnx
-    import onnxruntime
 
     ranges = Ranges(names)
     inputs = {value.name for value in model.graph.input}
@@ -185,7 +185,7 @@ def measure_ranges(model: Any, source: Path, names: Sequence[str], calibration: 
     file = source.with_name(f"{source.name}.probe")  # beside it: external weights are found by relative names
     try:
         file.write_bytes(probed.SerializeToString())
-        session: Any = onnxruntime.InferenceSession(str(file), providers=["CPUExecutionProvider"])
+        session = open_session(file)
         for feeds in calibration.rows():
             for name, values in zip(made, session.run(made, dict(feeds)) if made else [], strict=True):
                 ranges.add(name, values)

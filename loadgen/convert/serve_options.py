@@ -122,7 +122,8 @@ class ServeOptions:
         if outside := [level for level, _ in self.level_queues if not 1 <= level <= self.priority_levels]:
             levels = f"1 to {self.priority_levels}" if self.priority_levels else "none"
             raise ServeOptionError(f"a queue of level {outside[0]}: the priority levels are {levels}")
-        if self.preserve_ordering and (self.priority_levels > 1 or self.queue.delays):
+        delays = any(queue.delays for queue in (self.queue, *(own for _, own in self.level_queues)))
+        if self.preserve_ordering and (self.priority_levels > 1 or delays):
             raise ServeOptionError(
                 "preserve_ordering: not with more than one priority level or requests delayed at their timeout"
             )

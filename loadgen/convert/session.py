@@ -38,5 +38,7 @@ def open_session(file: Path, device: str = "cpu", options: Any = None) -> Any:
     except Exception as why:  # noqa: BLE001 - onnxruntime's errors have no public base
         raise SessionError(f"onnxruntime does not load {file.name}: {first_line(why)}") from None
     if device == "cuda" and _CUDA not in session.get_providers():
-        raise SessionError("onnxruntime-gpu cannot load its CUDA: its line above names the missing library")
+        raise SessionError(
+            "onnxruntime-gpu cannot load its CUDA; its own line on stderr names the missing library"
+        )
     return session

@@ -192,9 +192,8 @@ def build(found: TensorRT, onnx: Path, plan: Path, options: BuildOptions) -> Bui
         try:
             plan.write_bytes(memoryview(engine))
             loads = device is not None and device.compute == compute
-            facts = (read_engine(found, plan) if loads else None) or _unloaded(
-                found, plan, network, options, log
-            )
+            read = read_engine(found, plan) if loads else None
+            facts = read or _unloaded(found, plan, network, options, log)
         except BaseException:
             plan.unlink(missing_ok=True)
             raise

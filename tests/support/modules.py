@@ -137,6 +137,21 @@ class Tiny(_Sums):
     SCALE = 1e-7
 
 
+class Barred(_Sums):
+    """Scores, the last class of which is not allowed: a mark that is far larger than any score."""
+
+    def forward(self, x):
+        barred = torch.arange(8, device=x.device) == 7
+        return super().forward(x).masked_fill(barred, -1e9)
+
+
+class Nothing(torch.nn.Module):
+    """Zeros, as a rectifier gives that nothing reaches."""
+
+    def forward(self, x):
+        return torch.relu(-torch.abs(x))
+
+
 class Found(torch.nn.Module):
     """As many rows as there are values that are not zero."""
 

@@ -138,6 +138,14 @@ def test_version_policies_that_are_none(text):
             {"level_queues": ((3, Queue(5)),), "priority_levels": 2},
             "a queue of level 3: the priority levels are 1 to 2",
         ),
+        (
+            {
+                "level_queues": ((1, Queue(5, delays=True)),),
+                "priority_levels": 1,
+                "preserve_ordering": True,
+            },
+            "preserve_ordering: not with",
+        ),
         ({"level_queues": ((1, Queue(5)),)}, "a queue of level 1: the priority levels are none"),
         ({"plan": PlanOptions(traffic="p.yaml", buckets=2)}, "^traffic, buckets: of a TensorRT engine only"),
         ({"accelerators": ("tensorrt",)}, "accelerators are onnxruntime's own; the flavour is python"),
@@ -151,6 +159,16 @@ def test_options_that_triton_would_not_take(options, said):
 def test_a_preferred_size_beyond_the_largest_batch():
     with pytest.raises(ConfigError, match="preferred batch size 32: the largest batch is 16"):
         render(serving(options=ServeOptions(preferred=(8, 32))))
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"priority_levels": 2}, {"preserve_ordering": True}, {"queue": Queue(5_000)}, {"queue": Queue(most=3)}],
+)
+def test_queues_of_a_model_that_is_not_batched_are_refused(asked):
+    """They would be left out of its configuration without a word."""
+    with pytest.raises(ConfigError, match=r"the dynamic batcher's, and this model is not batched"):
+        model_config(serving(max_batch=0, options=ServeOptions(**asked)))
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ from loadgen.convert.inputs import InputError
 from loadgen.convert.options import ConvertOptions, SourceOptions
 from loadgen.convert.parity import ALONE_ONNX, EMPTY_ROW, ParityMissedError, onnx_run
 from loadgen.convert.publish import PublishError
+from loadgen.convert.serve_options import ServeOptions
 from loadgen.convert.sources import find_source
 from loadgen.records import LoadgenError
 from loadgen.triton.pbtxt import parse
@@ -343,3 +344,17 @@ def test_a_model_that_exits_or_prints_neither_ends_the_program_nor_spoils_the_an
     assert answer.code == 0
     assert answer.json["name"] == "m"  # nothing else is on stdout
     assert "said by the model" in answer.err
+
+
+def test_a_warm_up_keeps_to_the_ranges_and_masks_of_the_inputs(tmp_path):
+    """Names do not matter: the inputs said what they hold."""
+    tensors = ("ids:INT64:batch,length=1..40:7..49", IDS[1])
+    options = ConvertOptions(
+        name="m", repository=tmp_path, source=SourceOptions(tensors=tensors),
+        serve=ServeOptions(warmup=((1, 40),)),
+    )  # fmt: skip
+    convert(HERE + "Tokens", options)
+    files = {file.name.split("-")[2]: file.read_bytes() for file in (tmp_path / "m" / "warmup").iterdir()}
+    held = {name: np.frombuffer(data, np.int64) for name, data in files.items()}
+    assert held["mask"].tolist() == [1] * 40
+    assert 7 <= held["ids"].min() < held["ids"].max() <= 49

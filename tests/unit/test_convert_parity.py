@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from loadgen.convert import ladder
 from loadgen.convert.convert import convert
 from loadgen.convert.encoder import load_encoder
 from loadgen.convert.options import ConvertOptions, SourceOptions
@@ -12,6 +13,7 @@ from loadgen.convert.parity import (
     ParityMissedError,
     ParityPoint,
     allowed,
+    comparable,
     measure,
     require,
     torch_run,
@@ -20,6 +22,8 @@ from loadgen.convert.parity import (
 from loadgen.convert.sources import find_source
 
 LARGE = ("tests.support.modules:Large", ("x:FP32:batch,64",))
+BARRED = ("tests.support.modules:Barred", ("x:FP32:batch,64",))
+NOTHING = ("tests.support.modules:Nothing", ("x:FP32:batch,64",))
 TINY = ("tests.support.modules:Tiny", ("x:FP32:batch,64",))
 
 
@@ -63,3 +67,43 @@ def test_answers_of_a_millionth_must_still_be_right():
     with pytest.raises(ParityMissedError, match=r"worst 'onnx = torch' .* 0.0001 of the largest magnitude"):
         require(found)
     require(measure(model, right, [(1, 1), (3, 1)]))
+
+
+@pytest.mark.parametrize(
+    "change", [lambda a: np.where(a > -1e8, a * 2, a), lambda a: np.where(a > -1e8, a, a * 2)]
+)
+def test_a_mark_among_the_scores_hides_no_wrong_answer(change):
+    """-1e9 for a class that is not allowed is no answer to measure the others by, but has to be there."""
+    model = encoder(*BARRED)
+    right = torch_run(model)
+    good, bad = (measure(model, run, [(1, 1), (3, 1)]) for run in (right, lambda feeds: change(right(feeds))))
+    assert verdict(good) is None
+    assert 10 < max(p.peak for p in good) < 100
+    assert "parity failed at 2 of 4 points" in verdict(bad)
+    for precision in ("fp32", "fp16"):
+        assert ladder.climb(model, {"right": right}, precision).passed
+        assert not ladder.climb(model, {"wrong": lambda feeds: change(right(feeds))}, precision).passed
+
+
+def test_only_marks_are_shrunk():
+    """A probability among a thousand that are next to nothing is an answer, and so is one among the millions."""
+    for answers in (
+        np.geomspace(1e-12, 0.99, 50),
+        np.geomspace(1e4, 1e6, 50),
+        np.zeros(3),
+        [np.nan, np.inf, 1],
+    ):
+        want = np.float32(answers)
+        a, b = comparable(want, want)
+        np.testing.assert_array_equal(a, want)
+        np.testing.assert_array_equal(b, want)
+    a, b = comparable(np.float32([2, -1, -1e9]), np.float32([2, -1, -5e8]))
+    assert (a.tolist(), b.tolist()) == ([2, -1, -2], [2, -1, -1])
+
+
+def test_zeros_agree_with_zeros():
+    """They have no direction, which is no error."""
+    model = encoder(*NOTHING)
+    assert ladder.climb(model, {"right": torch_run(model)}, "fp16").passed
+    climbed = ladder.climb(model, {"wrong": lambda feeds: torch_run(model)(feeds) + 1}, "fp16")
+    assert climbed.faults[0].endswith("max abs 1 > 0")

@@ -11,6 +11,7 @@ from loadgen.environment import cuda, facts, probe
 from loadgen.environment.checks import differences, mismatches
 from loadgen.environment.stored import StoredError, stored
 from loadgen.lab.facts import client_facts
+from loadgen.triton.install import ONNX_RUNTIME_VARIABLE
 from tests.support.cli import loadgen
 
 H200 = {"driver": "570.86", "models": ["NVIDIA H200"], "driver_cuda": "12.8", "why_none": None,
@@ -33,11 +34,13 @@ def test_a_run_imports_no_framework_for_its_facts():
     assert done.stdout == "[]\n"
 
 
-def test_quick_facts_are_json_and_say_what_the_machine_is():
+def test_quick_facts_are_json_and_say_what_the_machine_is(monkeypatch):
+    monkeypatch.setenv(ONNX_RUNTIME_VARIABLE, "onnxruntime-gpu==1.31.1")  # what the embedded server had
     told = json.loads(json.dumps(facts.quick()))
     assert told["libraries"]["torch"] == version("torch")
     assert told["limits"]["open_files"] > 0
     assert told["processor"]["cores"] >= 1
+    assert told["variables"][ONNX_RUNTIME_VARIABLE] == "onnxruntime-gpu==1.31.1"
     assert client_facts()["environment"]["libraries"] == told["libraries"]
 
 
