@@ -62,9 +62,10 @@ LIMITS: Mapping[str, Limits] = {
 class Step:
     """One rung at one length.  `how`: "batched", "alone" (a row a call), or "padded" (rows of several lengths).
 
-    `cosine` is the worst vector's, or that of all rows together where an answer has fewer than 16 numbers.  `ranks` is Spearman's correlation of each row's similarities to the others,
-    mean over rows, and `neighbours` the share of its nearest rows that stay so; both for embeddings.  `top1` and
-    `top_k` are the agreement of the largest class and of the largest five; for logits.
+    `cosine` is the worst vector's, or that of all rows together where an answer has fewer than 16 numbers.  `ranks` is
+    Spearman's correlation of each row's similarities to the others, mean over rows, and `neighbours` the share of its
+    nearest rows that stay so; both for embeddings.  `top1` and `top_k` are the agreement of the largest class and of
+    the largest five; for logits.  `few`: less than 16 numbers in all, which may be near zero by chance.
     """
 
     rung: str
@@ -76,14 +77,19 @@ class Step:
     mean_abs: float
     rms: float  # of the reference
     peak: float  # its largest magnitude
+    few: bool = False
     ranks: float | None = None
     neighbours: float | None = None
     top1: float | None = None
     top_k: float | None = None
 
-    def fault(self, limits: Limits) -> str | None:
-        """The first figure beyond its limit, in words.  What is not a number is beyond every limit."""
-        largest, mean = limits.largest * self.peak, limits.mean * self.rms
+    def fault(self, limits: Limits, peak: float = 0.0, rms: float = 0.0) -> str | None:
+        """The first figure beyond its limit, in words.  What is not a number is beyond every limit.
+
+        `peak` and `rms` are the largest of all steps, which `few` numbers are measured by.
+        """
+        largest = limits.largest * (max(self.peak, peak) if self.few else self.peak)
+        mean = limits.mean * (max(self.rms, rms) if self.few else self.rms)
         agreement = self.top1 if self.ranks is None else self.ranks
         checks = (
             (self.max_abs <= largest, f"max abs {self.max_abs:.3g} > {largest:.3g}"),
@@ -167,10 +173,11 @@ def climb(  # noqa: PLR0913 - each by name
             got = _run(name, run, feeds, lengths_now[0])
             steps.append(compare(name, "padded", lengths_now[0], encoder, want, got, lengths_now))
     limits = LIMITS[precision]
+    peak, rms = (max((getattr(step, key) for step in steps), default=0.0) for key in ("peak", "rms"))
     faults = tuple(
         f"{step.rung}, {step.how}, length {step.length}: {told}"
         for step in steps
-        if (told := step.fault(limits)) is not None
+        if (told := step.fault(limits, peak, rms)) is not None
     )
     return Climb(precision, tuple(steps), faults)
 
@@ -220,7 +227,7 @@ def compare(
     gap = np.abs(a - b)
     # So few numbers have no direction of their own, near zero least of all: the rows together are one vector.
     x, y = (a, b) if a.shape[-1] >= _FEW else (a.reshape(1, -1), b.reshape(1, -1))
-    more: dict[str, float | None] = {}
+    more: dict[str, Any] = {}
     if encoder.output.startswith("logits"):
         more = dict(zip(("top1", "top_k"), class_agreement(want, got), strict=True))
     elif (
@@ -236,7 +243,7 @@ def compare(
         )
     return Step(
         rung, how, rows, length, worst_cosine(x, y), float(gap.max()), float(gap.mean()),
-        float(np.sqrt((a * a).mean())), float(np.abs(a).max()), **more,
+        float(np.sqrt((a * a).mean())), float(np.abs(a).max()), few=a.size < _FEW, **more,
     )  # fmt: skip
 
 

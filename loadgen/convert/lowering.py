@@ -3,6 +3,7 @@
 It puts precision, calibration and ladder together and knows none of their insides.
 """
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -19,11 +20,15 @@ from loadgen.convert.parity import ParityError, Run, onnx_run
 from loadgen.convert.precision import Lowered, PrecisionError, choose_kept, load, lower, save
 from loadgen.convert.serve_options import Flavour
 from loadgen.convert.served import served_rungs
+from loadgen.convert.session import CUDA
 from loadgen.convert.sources import Source
 from loadgen.convert.tensorrt import find_tensorrt
 from loadgen.target import parse_target
 
 Progress = Callable[[str], None]
+UNPROVEN = (
+    "what will run on GPUs was not asked as served there: --check-served does, where the server's GPUs are"
+)
 
 
 def lower_onnx(
@@ -59,7 +64,7 @@ def _require_gpu(file: Path, options: ConvertOptions, why: str) -> None:
     if options.force:
         return
     try:
-        onnx_run(file, "cuda")
+        onnx_run(file, CUDA)
     except ParityError as no_cuda:
         raise PrecisionError(
             f"{why}; nor on a GPU here: {no_cuda}; convert it where one is, or publish it unproven with --force"
@@ -69,20 +74,18 @@ def _require_gpu(file: Path, options: ConvertOptions, why: str) -> None:
 def climb_onnx(
     found: Source, encoder: Encoder, source: Path, to: Path, options: ConvertOptions, no_cpu: str | None
 ) -> Climb:
-    """The lowered file against PyTorch: on the CPU; where none runs it, on a GPU; where there is none, FP32 arithmetic
-    rounded the same way.
+    """The lowered file against PyTorch: on the CPU if one runs it, on a GPU if it is for GPUs and there is one; where
+    there is neither, FP32 arithmetic rounded the same way.
 
     `source` is the FP32 file.  Raises ParityError unless `force`.
     """
     precision = options.precision
-    rungs: dict[str, Run] = {}
-    if no_cpu is None:
-        rungs[f"onnx {precision}"] = onnx_run(to)
-    else:
-        try:
-            rungs[f"onnx {precision}, cuda"] = onnx_run(to, "cuda")
-        except ParityError:
-            rungs[f"onnx {precision}, rounded in fp32"] = rounded_run(source, to, precision, options.keep)
+    rungs = {f"onnx {precision}": onnx_run(to)} if no_cpu is None else {}
+    if options.serve.gpus:
+        with contextlib.suppress(ParityError):  # there may be none here
+            rungs[f"onnx {precision}, {CUDA}"] = onnx_run(to, CUDA)
+    if not rungs:
+        rungs[f"onnx {precision}, rounded in fp32"] = rounded_run(source, to, precision, options.keep)
     climbed = climb(
         encoder, rungs, precision, samples=text_samples(encoder, found.folder), max_batch=options.max_batch
     )
@@ -137,6 +140,8 @@ def climb_last(
         told["engine"] = climb_engine(found, encoder, stage, options)
         if "not_run" in told["engine"]:
             warnings.append(f"the engine was not run: {told['engine']['not_run']}")
+    elif options.serve.gpus and not options.check_served:
+        warnings.append(UNPROVEN)
     if options.check_served:
         progress("asking the embedded Triton over HTTP and gRPC")
         told["served"] = climb_served(found, encoder, stage, options).as_json()

@@ -121,21 +121,21 @@ def measure(
     return found
 
 
-def allowed(found: Sequence[ParityPoint]) -> float:
-    """The largest error that is allowed: a share of the largest magnitude at any of the points, as answers of one
-    point alone may all be near zero.
+def limits(found: Sequence[ParityPoint]) -> list[float]:
+    """The largest error that is allowed at each point: a share of the largest magnitude there, and at least of a
+    hundredth of that anywhere, as answers of one point alone may all be near zero.
     """
-    return LARGEST * max((point.peak for point in found if np.isfinite(point.peak)), default=0.0)
+    largest = max((point.peak for point in found if np.isfinite(point.peak)), default=0.0)
+    return [LARGEST * float(np.fmax(point.peak, largest / 100)) for point in found]
 
 
 def verdict(found: Sequence[ParityPoint]) -> str | None:
-    """The worst point's numbers if any is beyond the limit (or is not a number); None where all are within."""
-    limit = allowed(found)
+    """The worst point's numbers if any is beyond its limit (or is not a number); None where all are within."""
     # Written so that NaN, which compares with nothing, fails.
-    bad = [point for point in found if not point.max_abs <= limit]
+    bad = [(p, limit) for p, limit in zip(found, limits(found), strict=True) if not p.max_abs <= limit]
     if not bad:
         return None
-    worst = max(bad, key=lambda point: np.nan_to_num(point.max_abs, nan=np.inf))
+    worst, limit = max(bad, key=lambda one: np.nan_to_num(one[0].max_abs / max(one[1], 1e-300), nan=np.inf))
     return (
         f"parity failed at {len(bad)} of {len(found)} points, worst '{worst.check}' at batch {worst.batch}, "
         f"length {worst.length}: max abs {worst.max_abs:.3g}, mean abs {worst.mean_abs:.3g}, "

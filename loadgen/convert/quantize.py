@@ -163,7 +163,9 @@ def _kept(
         elif node.op_type in BY_OP:
             yield Kept(node.name, node.op_type, BY_OP[node.op_type])
         elif node.op_type in ("MatMul", "Gemm", "Conv", "Einsum") and node.name not in picked | names:
-            yield Kept(node.name, node.op_type, "product of two activations (attention)")
+            constant = any(name in weights for name in node.input[:2])
+            why = "a weight of another rank than 2" if constant else "product of two activations (attention)"
+            yield Kept(node.name, node.op_type, why)
         elif node.op_type == "Gather" and node.input[0] in weights and weights[node.input[0]].data_type == 1:
             yield Kept(node.name, node.op_type, "small table")
 

@@ -1,15 +1,20 @@
-"""An ONNX file opened by onnxruntime, on the CPU or on CUDA, and nowhere else than was asked.
+"""An ONNX file opened by onnxruntime, on the CPU or on CUDA: never all of it on the CPU in CUDA's name.
+
+Single nodes stay on the CPU where onnxruntime thinks them better there, as it does for shapes.
 
 It must not know what the file is run for.
 """
 
+import contextlib
+import sys
 from pathlib import Path
 from typing import Any
 
 from loadgen.convert.encoder import first_line
 from loadgen.records import LoadgenError
 
-_CUDA = "CUDAExecutionProvider"
+CUDA = "cuda"
+_PROVIDER = "CUDAExecutionProvider"
 
 
 class SessionError(LoadgenError):
@@ -24,12 +29,13 @@ def open_session(file: Path, device: str = "cpu", options: Any = None) -> Any:
     import onnxruntime
 
     providers: list[Any] = ["CPUExecutionProvider"]
-    if device == "cuda":
-        if _CUDA not in onnxruntime.get_available_providers():
+    if device == CUDA:
+        if _PROVIDER not in onnxruntime.get_available_providers():
             raise SessionError("this onnxruntime has no CUDA: it is the CPU package, not onnxruntime-gpu")
         if hasattr(onnxruntime, "preload_dlls"):
-            onnxruntime.preload_dlls()  # from NVIDIA's packages, where they are
-        providers = [(_CUDA, {"use_tf32": "0"})]
+            with contextlib.redirect_stdout(sys.stderr):  # where it says what it does not find
+                onnxruntime.preload_dlls()  # from NVIDIA's packages, where they are
+        providers = [(_PROVIDER, {"use_tf32": "0"})]
     if options is None:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 3  # that shapes are computed on the CPU is no news
@@ -37,7 +43,7 @@ def open_session(file: Path, device: str = "cpu", options: Any = None) -> Any:
         session: Any = onnxruntime.InferenceSession(str(file), options, providers=providers)
     except Exception as why:  # noqa: BLE001 - onnxruntime's errors have no public base
         raise SessionError(f"onnxruntime does not load {file.name}: {first_line(why)}") from None
-    if device == "cuda" and _CUDA not in session.get_providers():
+    if device == CUDA and _PROVIDER not in session.get_providers():
         raise SessionError(
             "onnxruntime-gpu cannot load its CUDA; its own line on stderr names the missing library"
         )

@@ -12,7 +12,7 @@ import re
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,6 +21,7 @@ from loadgen.convert import timing_cache
 from loadgen.convert.config import FullTensor
 from loadgen.convert.plan_file import read_profiles
 from loadgen.convert.profiles import Ranges
+from loadgen.convert.tensorrt_log import Log, logger_of, parser_line, said
 from loadgen.environment.cuda import Device, cuda_device
 from loadgen.records import LoadgenError
 
@@ -111,15 +112,6 @@ class Built:
         }  # fmt: skip
 
 
-@dataclass(slots=True)
-class _Log:
-    """What the library said, worst last in reading: errors are what a failure is told with."""
-
-    errors: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    engine: str = ""  # the finished engine's layers with their tensors, as the builder logs them
-
-
 def find_tensorrt(kind: str | None = None) -> TensorRT:
     """The TensorRT to build with: the full one before that for RTX, unless `kind` asks for one.
 
@@ -164,7 +156,7 @@ def build(found: TensorRT, onnx: Path, plan: Path, options: BuildOptions) -> Bui
 
     Raises TensorRTError with the parser's or the builder's own lines; then no plan is written.
     """
-    trt, log = found.module, _Log()
+    trt, log = found.module, Log()
     if not options.profiles:
         raise TensorRTError("no optimization profile: an engine with free axes needs at least one")
     device = cuda_device()
@@ -172,7 +164,7 @@ def build(found: TensorRT, onnx: Path, plan: Path, options: BuildOptions) -> Bui
         raise TensorRTError(f"{found.title} builds on the GPU it is for, and there is none here")
     start = time.monotonic()
     with _undisturbed():
-        logger = _logger(trt, log)
+        logger = logger_of(trt, log)
         builder = trt.Builder(logger)
         network = builder.create_network(_typed(trt, found))
         _parse(trt, network, logger, onnx, log)
@@ -186,7 +178,7 @@ def build(found: TensorRT, onnx: Path, plan: Path, options: BuildOptions) -> Bui
         state = timing_cache.load(config, cache)
         engine = builder.build_serialized_network(network, config)
         if engine is None:
-            raise TensorRTError(f"{found.title} cannot build {onnx.name}: {_said(log.errors)}")
+            raise TensorRTError(f"{found.title} cannot build {onnx.name}: {said(log.errors)}")
         if cache is not None:
             timing_cache.store(cache, config.get_timing_cache().serialize())
         try:
@@ -217,49 +209,14 @@ def _typed(trt: Any, found: TensorRT) -> int:
     return 1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED)
 
 
-def _logger(trt: Any, log: _Log) -> Any:
-    base: Any = trt.ILogger
-
-    class Logger(base):  # type: ignore[misc]
-        def __init__(self) -> None:
-            base.__init__(self)
-
-        def log(self, severity: Any, text: str) -> None:
-            if severity in (base.ERROR, base.INTERNAL_ERROR):
-                log.errors.append(" ".join(text.split()))
-            elif severity == base.WARNING:
-                log.warnings.append(" ".join(text.split()))
-            elif text.startswith("Engine Layer Information:"):
-                log.engine = text
-
-    return Logger()
-
-
-def _parse(trt: Any, network: Any, logger: Any, onnx: Path, log: _Log) -> None:
+def _parse(trt: Any, network: Any, logger: Any, onnx: Path, log: Log) -> None:
     parser = trt.OnnxParser(network, logger)
     if parser.parse_from_file(str(onnx)) and network.num_outputs:
         return
     if not parser.num_errors:
         raise TensorRTError(f"{onnx.name} is no ONNX model: there is no output in it")
-    lines = [_parser_line(parser.get_error(i)) for i in range(parser.num_errors)]
-    raise TensorRTError(f"TensorRT cannot read {onnx.name}: {_said(lines or log.errors)}")
-
-
-def _parser_line(error: Any) -> str:
-    """Makes "node 'x' (Op): what is wrong" of it, with what this version of the parser tells."""
-    name, operator = (
-        str(getattr(error, a)()) if hasattr(error, a) else "" for a in ("node_name", "node_operator")
-    )
-    node = f"node {name!r} ({operator}): " if name or operator else ""
-    # Without a GPU, what the driver cannot do is appended to what is wrong.
-    return node + " ".join(str(error.desc()).partition("[checkMacros")[0].split())
-
-
-def _said(lines: Sequence[str]) -> str:
-    """The first lines, whole: the first error is the cause."""
-    first = list(dict.fromkeys(lines))
-    more = f" (and {len(first) - 3} more)" if len(first) > 3 else ""  # noqa: PLR2004
-    return ("; ".join(first[:3]) or "it does not say why") + more
+    lines = [parser_line(parser.get_error(i)) for i in range(parser.num_errors)]
+    raise TensorRTError(f"TensorRT cannot read {onnx.name}: {said(lines or log.errors)}")
 
 
 def _configure(found: TensorRT, config: Any, options: BuildOptions, device: Device | None) -> str | None:
@@ -310,7 +267,7 @@ def _profile(builder: Any, network: Any, ranges: Ranges) -> Any:
     return profile
 
 
-def _unloaded(found: TensorRT, plan: Path, network: Any, options: BuildOptions, log: _Log) -> EngineFacts:
+def _unloaded(found: TensorRT, plan: Path, network: Any, options: BuildOptions, log: Log) -> EngineFacts:
     """What an engine is where no GPU loads it: there is none, or it is of another kind than the engine is for."""
     takes = [network.get_input(i) for i in range(network.num_inputs)]
     gives = [network.get_output(i) for i in range(network.num_outputs)]
@@ -362,11 +319,11 @@ def read_engine(found: TensorRT, plan: Path) -> EngineFacts | None:
     """
     if cuda_device() is None:
         return None
-    trt, log = found.module, _Log()
+    trt, log = found.module, Log()
     with _undisturbed():
-        engine = trt.Runtime(_logger(trt, log)).deserialize_cuda_engine(plan.read_bytes())
+        engine = trt.Runtime(logger_of(trt, log)).deserialize_cuda_engine(plan.read_bytes())
     if engine is None:
-        raise TensorRTError(f"{found.title} does not load {plan.name}: {_said(log.errors)}")
+        raise TensorRTError(f"{found.title} does not load {plan.name}: {said(log.errors)}")
     names = [engine.get_tensor_name(i) for i in range(engine.num_io_tensors)]
     tensors = {
         n: FullTensor(n, _datatype(n, engine.get_tensor_dtype(n)), tuple(engine.get_tensor_shape(n)))

@@ -26,7 +26,8 @@ def load(config: Any, file: Path | None) -> str:
         old = file.read_bytes()
     except OSError:
         old = b""
-    if old and config.set_timing_cache(config.create_timing_cache(old), False):
+    known = config.create_timing_cache(old) if old else None  # None also for a damaged file
+    if known is not None and config.set_timing_cache(known, False):
         return "used"
     config.set_timing_cache(config.create_timing_cache(b""), False)
     return "new"

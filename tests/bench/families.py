@@ -36,7 +36,7 @@ weights have a name: such a row proves the graph, its free axes and its padding,
 * *Triton together*: seven requests of mixed lengths (eight rows) sent at once; the batches that the server made of
   them are in the last column but one, as rows x executions.
 * What is served is the python backend with onnxruntime on the CPU; the other runtimes are in the second table.
-* Allowed: {allowed}; for int8 a cosine of {cosine} of every answer (the last column), and its ladder
+* Allowed: {allowed}; for {cosines} of every answer (the last column), and its ladder
   (loadgen/convert/ladder.py), at conversion.  A row within it passes; for one that does not, the reason stands in
   its place.
 * int8 is calibrated with 32 random rows; products with weights are int8, the rest is FP32.
@@ -59,7 +59,7 @@ and within what is allowed unless it says otherwise; a number in brackets is the
 | family | task | weights | precision | PyTorch | ONNX Runtime | Triton, python | Triton, onnxruntime_onnx | TensorRT for RTX | Triton, tensorrt_plan |
 |---|---|---|---|---|---|---|---|---|---|
 """
-PRECISIONS = ("fp32", "int8")
+PRECISIONS = ("fp32", "fp16", "int8")
 _LIBRARIES = ("torch", "transformers", "onnx", "onnxruntime")
 
 
@@ -139,7 +139,7 @@ def table(cells):
     head = HEAD.format(
         max_batch=MAX_BATCH,
         allowed=", ".join(f"{name} {value:g}" for name, value in ALLOWED.items()),
-        cosine=LIMITS["int8"].cosine,
+        cosines=" and ".join(f"{name} a cosine of {LIMITS[name].cosine}" for name in PRECISIONS[1:]),
         versions=", ".join(f"{name} {version(name)}" for name in _LIBRARIES),
     )
     parts = [line(cell) for cell in cells], rows

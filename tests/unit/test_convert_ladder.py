@@ -15,6 +15,7 @@ from loadgen.convert.convert import convert
 from loadgen.convert.encoder import load_encoder
 from loadgen.convert.ladder import (
     LIMITS,
+    Step,
     class_agreement,
     climb,
     compare,
@@ -134,6 +135,17 @@ def test_a_rung_beyond_its_limits_fails_with_numbers(encoders, change, says):
     ):
         require(climbed)
     json.dumps(climbed.as_json()["limits"], allow_nan=False)
+
+
+def test_one_number_that_is_near_zero_is_judged_by_the_others():
+    """A model of one number at a time: what FP16 costs is a share of what it usually says, not of this answer."""
+    step = Step("r", "alone", 1, 8, 1.0, 2e-4, 2e-4, rms=1e-3, peak=1e-3, few=True)
+    limits = LIMITS["fp16"]
+    assert step.fault(limits) == "max abs 0.0002 > 1e-05"
+    assert step.fault(limits, peak=1.5, rms=1.0) is None
+    assert replace(step, max_abs=0.02).fault(limits, peak=1.5, rms=1.0) == "max abs 0.02 > 0.015"
+    many = replace(step, few=False)
+    assert many.fault(limits, peak=1.5, rms=1.0) == "max abs 0.0002 > 1e-05"
 
 
 def test_limits_loosen_with_the_precision():

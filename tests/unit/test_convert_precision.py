@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from loadgen.convert import calibration as calibration_module
+from loadgen.convert import lowering
 from loadgen.convert.calibration import Calibration, CalibrationError, open_calibration, row_of
 from loadgen.convert.config import FullTensor
 from loadgen.convert.convert import convert
@@ -420,7 +421,6 @@ def test_an_int8_conversion_publishes_its_record(tiny, tmp_path):
 
 
 def test_a_failed_rung_publishes_nothing_unless_forced(tiny, tmp_path, monkeypatch):
-    from loadgen.convert import lowering
 
     source, _, _ = tiny
     options = ConvertOptions(name="q", repository=tmp_path / "repo", precision="fp16")
@@ -437,8 +437,24 @@ def test_a_failed_rung_publishes_nothing_unless_forced(tiny, tmp_path, monkeypat
     assert told["faults"][0].startswith("onnx fp16, batched, length 1: max abs")
 
 
-def test_bf16_is_for_gpus_and_published_unproven_only_by_force(tiny, tmp_path):
+def test_what_is_for_gpus_is_proven_on_one_where_there_is_one(tiny, tmp_path, monkeypatch):
+    """And that it was not asked as served there is said."""
     source, _, _ = tiny
+    options = ConvertOptions(name="g", repository=tmp_path, precision="fp16", serve=ServeOptions(gpus=(0,)))
+
+    def rungs(options):
+        told = convert(str(source.folder), replace(options, replace=True)).sidecar
+        return {step["rung"] for step in told["ladder"]["steps"]}, told["serving"]["warnings"]
+
+    assert rungs(options) == ({"onnx fp16"}, [lowering.UNPROVEN])
+    monkeypatch.setattr(lowering, "onnx_run", lambda path, _device="cpu": onnx_run(path))  # as with a GPU
+    assert rungs(options) == ({"onnx fp16", "onnx fp16, cuda"}, [lowering.UNPROVEN])
+    assert rungs(replace(options, serve=ServeOptions())) == ({"onnx fp16"}, [])
+
+
+def test_bf16_is_for_gpus_and_published_unproven_only_by_force(tiny, tmp_path, monkeypatch):
+    source, _, _ = tiny
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
     options = ConvertOptions(name="b", repository=tmp_path / "repo", precision="bf16")
     for force in (False, True):
         with pytest.raises(

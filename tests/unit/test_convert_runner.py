@@ -207,7 +207,8 @@ def test_an_instance_on_a_gpu_never_runs_on_the_cpu(onnxruntime_gpu, tmp_path, m
         RuntimeError, match=r"this instance is for GPU 0, and onnxruntime 1.0 .* has no CUDA that loads"
     ):
         runner.open_session(tmp_path, 1, 0)
-    monkeypatch.undo()  # the real one here is the package for the CPU
+    monkeypatch.undo()
+    monkeypatch.setattr("onnxruntime.get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(
         RuntimeError, match="install onnxruntime-gpu and its libraries there, or serve on the CPU"
     ):

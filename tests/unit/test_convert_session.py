@@ -17,6 +17,7 @@ class Session:
 
 
 def test_the_cpu_under_cudas_name_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(SessionError, match="it is the CPU package, not onnxruntime-gpu"):
         open_session(tmp_path / "m.onnx", "cuda")
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CUDAExecutionProvider"])

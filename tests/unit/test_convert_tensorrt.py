@@ -17,6 +17,7 @@ from loadgen.convert.publish import publish, staged
 from loadgen.convert.same_server import require_loadable, require_same_gpu
 from loadgen.convert.serve_options import Flavour, PlanOptions, ServeOptions
 from loadgen.convert.tensorrt import BuildOptions, TensorRT, TensorRTError, build, find_tensorrt, read_engine
+from loadgen.convert.tensorrt_log import Log
 from loadgen.convert.warmup import Fill
 from loadgen.environment.cuda import Device
 from loadgen.triton.repository import read_repository
@@ -201,6 +202,15 @@ def test_the_timing_cache_is_one_of_this_version_and_gpu(gpu, tmp_path):
     assert built_with("10.13.3.1", tmp_path, options)[1].timing_cache == "new"
 
 
+def test_a_damaged_timing_cache_is_made_anew(gpu, tmp_path, monkeypatch):
+    """TensorRT makes nothing of it."""
+    options = BuildOptions(X4, cache=tmp_path / "cache")
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "10.13.2.6-NVIDIA_H200-9.0-cuda13.0.timing").write_bytes(fake.DAMAGED)
+    assert built_with("10.13.2.6", tmp_path, options)[1].timing_cache == "new"
+    assert built_with("10.13.2.6", tmp_path, options)[1].timing_cache == "used"
+
+
 def test_an_engines_types_without_a_name_in_triton_are_refused(gpu, tmp_path):
     engine = {
         "x": (fake.TensorIOMode.INPUT, fake.DataType.FP8, (-1, 4)),
@@ -371,7 +381,7 @@ def test_nothing_is_collected_while_tensorrt_logs(rtx, tmp_path, monkeypatch):
             collects.append(gc.isenabled())
             super().append(line)
 
-    monkeypatch.setattr(tensorrt, "_Log", functools.partial(tensorrt._Log, errors=Lines()))
+    monkeypatch.setattr(tensorrt, "Log", functools.partial(Log, errors=Lines()))
     shapes = (Ranges({"x": ((1,), (2,), (4,))}),)
     with pytest.raises(TensorRTError):
         build(rtx, relu(tmp_path / "m.onnx"), tmp_path / "m.plan", BuildOptions(shapes, target="8.9"))
