@@ -3,9 +3,8 @@
 import json
 import re
 import time
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,6 +15,10 @@ from loadgen.records import LoadgenError
 from loadgen.units import UnitError, parse_duration, show_bytes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from rich.table import Table
+
     from loadgen.convert.convert import ConvertResult
 
 
@@ -193,9 +196,42 @@ def _show(result: "ConvertResult") -> None:
         files.add_row(file, show_bytes(size))
     parity = Table("check", "batch", "length", "cosine", "max abs", "mean abs")
     for point in result.parity:
-        row = asdict(point)
         parity.add_row(
-            row["check"], str(row["batch"]), str(row["length"]), f"{row['cosine']:.9f}",
-            f"{row['max_abs']:.1e}", f"{row['mean_abs']:.1e}",
+            point.check, str(point.batch), str(point.length), f"{point.cosine:.9f}", f"{point.max_abs:.1e}",
+            f"{point.mean_abs:.1e}",
         )  # fmt: skip
-    Console().print(files, parity)
+    console = Console()
+    console.print(files, parity)
+    if (rungs := _rungs(result.sidecar)).row_count:
+        console.print(rungs)
+
+
+def _rungs(sidecar: "Mapping[str, Any]") -> "Table":
+    """The ladder of the precision, the engine's and the server's: each rung by its worst step."""
+    from rich.table import Table
+
+    shown = Table(
+        "rung, against PyTorch in FP32", "steps", "worst cosine", "max abs", "worst agreement", "verdict"
+    )
+    for key in ("ladder", "engine", "served"):
+        told = sidecar.get(key, {})
+        steps = told.get("steps", ())
+        for rung in dict.fromkeys(step["rung"] for step in steps):
+            own = [step for step in steps if step["rung"] == rung]
+            agreed = [
+                one for s in own if (one := s["top1"] if s["ranks"] is None else s["ranks"]) is not None
+            ]
+            begins = tuple(f"{rung}, {step['how']}, length {step['length']}:" for step in own)
+            shown.add_row(
+                rung, str(len(own)), _worst(min, [step["cosine"] for step in own], ".6f"),
+                _worst(max, [step["max_abs"] for step in own], ".1e"), _worst(min, agreed, ".3f"),
+                "missed" if any(fault.startswith(begins) for fault in told["faults"]) else "passed",
+            )  # fmt: skip
+    return shown
+
+
+def _worst(pick: "Callable[..., float]", values: "Sequence[float | None]", form: str) -> str:
+    """convert.json has None for what is no number, which is the worst there is."""
+    if None in values:
+        return "no number"
+    return format(pick(values), form) if values else "-"

@@ -233,6 +233,10 @@ def _column(archive: zipfile.ZipFile, name: str, path: Path) -> Iterator[npt.NDA
         shape, fortran, dtype = read(stream)
         if fortran or dtype.hasobject or not shape:
             raise CalibrationError(f"calibration {path}: {name} must be a plain array [rows, ...] in C order")
+        if 0 in shape[1:]:
+            raise CalibrationError(
+                f"calibration {path}: the rows of {name} are empty: its shape is {list(shape)}"
+            )
         size = dtype.itemsize * int(np.prod(shape[1:], dtype=np.int64))
         for _ in range(shape[0]):
             yield np.frombuffer(stream.read(size), dtype).reshape(1, *shape[1:])

@@ -19,7 +19,7 @@ from loadgen.convert.config import FullTensor
 from loadgen.convert.encoder import Encoder, contained, load_encoder, require_libraries
 from loadgen.convert.export import EXPORTERS, OnnxFacts, OnnxTensor, export_any
 from loadgen.convert.flavours import ONNX, RUNNER, Exported, lay_out, require_flavour
-from loadgen.convert.lowering import climb_last, climb_onnx, lower_onnx
+from loadgen.convert.lowering import ROUNDED, climb_last, climb_onnx, lower_onnx
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.parity import LARGEST, ParityPoint, measure, onnx_run, points, require, verdict
 from loadgen.convert.sidecar import SIDECAR
@@ -92,7 +92,7 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
         sidecar = _sidecar(found, options, encoder, facts, parity, stage, weights) | lowered | laid.recorded
         climbed_last, warnings = climb_last(found, encoder, stage, options, progress)
         sidecar |= climbed_last
-        sidecar["serving"]["warnings"] += warnings
+        sidecar["serving"]["warnings"] += [*warnings, *_run_nowhere(sidecar, options)]
         _tell(progress, _forced(sidecar, parity))
         progress(f"publishing {options.version_folder}")
         sidecar = finite_only(sidecar)
@@ -136,6 +136,18 @@ def _require(options: ConvertOptions) -> None:
     require_flavour(options)
     if options.calibration is not None:
         require_rows(options.calibration)
+
+
+def _run_nowhere(sidecar: Mapping[str, Any], options: ConvertOptions) -> list[str]:
+    """Of a precision that neither the CPU nor a GPU here has run, nor an engine or a server after it."""
+    rungs = {
+        step["rung"]
+        for key in ("ladder", "engine", "served")
+        for step in sidecar.get(key, {}).get("steps", ())
+    }
+    if not rungs or not all(rung.endswith(ROUNDED) for rung in rungs):
+        return []
+    return [f"{options.precision} was run nowhere: what passed is FP32 arithmetic on values rounded to it"]
 
 
 def _forced(sidecar: Mapping[str, Any], parity: list[ParityPoint]) -> list[str]:

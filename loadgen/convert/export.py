@@ -325,6 +325,8 @@ def check_onnx(path: Path, encoder: Encoder) -> OnnxFacts:
     outputs = [_tensor(value) for value in model.graph.output]
     if {value.name for value in inputs} != set(encoder.inputs) or len(outputs) != 1:
         names = ", ".join(value.name for value in inputs)
+        if given := [one for one in encoder.inputs if f"{one}_orig" in names.split(", ")]:
+            raise ExportError(f"the answer is the input {given[0]} as it is: there is nothing to serve")
         gone = sorted(set(encoder.inputs) - {value.name for value in inputs})
         hint = f"; {gone[0]} decides nothing and was left out of the graph" if gone else ""
         raise ExportError(f"{path.name} takes {names} and gives {len(outputs)}; not what was exported{hint}")

@@ -21,6 +21,7 @@ from loadgen.convert.parity import (
     Run,
     comparable,
     make_feeds,
+    sizes_of,
     torch_run,
     worst_cosine,
 )
@@ -46,10 +47,11 @@ class Limits:
     mean: float
     cosine: float
     agreement: float  # of embedding ranks, or of the first choice among classes
+    exact: bool = False  # whole numbers are the very same
 
 
 LIMITS: Mapping[str, Limits] = {
-    "fp32": Limits(LARGEST, 2e-5, 0.99999, 0.999),
+    "fp32": Limits(LARGEST, 2e-5, 0.99999, 0.999, exact=True),
     "fp16": Limits(1e-2, 2e-3, 0.9999, 0.98),
     "bf16": Limits(1e-1, 2e-2, 0.995, 0.95),
     # Few levels: single numbers may be far off while the answer still means the same.
@@ -66,6 +68,7 @@ class Step:
     Spearman's correlation of each row's similarities to the others, mean over rows, and `neighbours` the share of its
     nearest rows that stay so; both for embeddings.  `top1` and `top_k` are the agreement of the largest class and of
     the largest five; for logits.  `few`: less than 16 numbers in all, which may be near zero by chance.
+    `whole`: whole numbers or truths.
     """
 
     rung: str
@@ -78,6 +81,7 @@ class Step:
     rms: float  # of the reference
     peak: float  # its largest magnitude
     few: bool = False
+    whole: bool = False
     ranks: float | None = None
     neighbours: float | None = None
     top1: float | None = None
@@ -89,6 +93,8 @@ class Step:
         `peak` and `rms` are the largest of all steps, which `few` numbers are measured by.
         """
         largest = limits.largest * (max(self.peak, peak) if self.few else self.peak)
+        if self.whole and limits.exact:
+            largest = 0.0
         mean = limits.mean * (max(self.rms, rms) if self.few else self.rms)
         agreement = self.top1 if self.ranks is None else self.ranks
         checks = (
@@ -212,6 +218,7 @@ def _run(name: str, run: Run, feeds: Feeds, length: int) -> Floats:
         raise ParityError(f"parity: {name} does not run at length {length}: {first_line(why)}") from None
 
 
+@np.errstate(all="ignore")
 def compare(
     rung: str, how: str, length: int, encoder: Encoder, want: Floats, got: Floats,
     lengths: Sequence[int] | None = None,
@@ -243,7 +250,7 @@ def compare(
         )
     return Step(
         rung, how, rows, length, worst_cosine(x, y), float(gap.max()), float(gap.mean()),
-        float(np.sqrt((a * a).mean())), float(np.abs(a).max()), few=a.size < _FEW, **more,
+        float(np.sqrt((sizes_of(a) ** 2).mean())), float(sizes_of(a).max()), few=a.size < _FEW, whole=want.dtype.kind != "f", **more,
     )  # fmt: skip
 
 

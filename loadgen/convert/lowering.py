@@ -26,6 +26,7 @@ from loadgen.convert.tensorrt import find_tensorrt
 from loadgen.target import parse_target
 
 Progress = Callable[[str], None]
+ROUNDED = "rounded in fp32"  # ends the name of a rung that only computes as if
 UNPROVEN = (
     "what will run on GPUs was not asked as served there: --check-served does, where the server's GPUs are"
 )
@@ -85,7 +86,7 @@ def climb_onnx(
         with contextlib.suppress(ParityError):  # there may be none here
             rungs[f"onnx {precision}, {CUDA}"] = onnx_run(to, CUDA)
     if not rungs:
-        rungs[f"onnx {precision}, rounded in fp32"] = rounded_run(source, to, precision, options.keep)
+        rungs[f"onnx {precision}, {ROUNDED}"] = rounded_run(source, to, precision, options.keep)
     climbed = climb(
         encoder, rungs, precision, samples=text_samples(encoder, found.folder), max_batch=options.max_batch
     )

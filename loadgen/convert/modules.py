@@ -290,7 +290,17 @@ def _probed(encoder: Encoder, source: Source) -> Encoder:
     first = pick_sizes(spans, frozenset())
     second = pick_sizes(spans, frozenset(first.values()))
     encoder = replace(encoder, module=_choose(encoder, source, first))
-    shapes = [tuple(_answer(encoder, source, sizes).shape) for sizes in (first, second)]
+    answers = [_answer(encoder, source, sizes) for sizes in (first, second)]
+    if answers[0].is_complex() or answers[0].dtype is torch.bfloat16:
+        kind = str(answers[0].dtype).removeprefix("torch.")
+        raise EncoderError(
+            f"{source.label} answers in {kind}, which NumPy or servers do not have; end it with another"
+        )
+    shapes = [tuple(answer.shape) for answer in answers]
+    if any(0 in shape for shape in shapes):
+        raise EncoderError(
+            f"{source.label} answers without a number: its answer has the shape {list(shapes[0])}"
+        )
     if len(shapes[0]) != len(shapes[1]):
         raise EncoderError(f"{source.label}: the rank of its answer depends on the size of its input")
     axes: list[str | int] = []

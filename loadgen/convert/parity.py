@@ -4,7 +4,7 @@ Numbers in, numbers out; it must not know how a model was exported or where it g
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +17,13 @@ from loadgen.convert.session import SessionError, open_session
 from loadgen.records import LoadgenError
 
 LARGEST = 1e-4  # FP32: what reordering of sums may cost, as a share of the reference's largest magnitude
+_OF_POINT, _OF_ALL = (
+    0.1,
+    0.01,
+)  # of the largest magnitude at a point, and anywhere: less may be near zero by chance
 _FILL, _ABOVE = 1e4, 1e3  # a mark like -1e9: so large, and so many times the median magnitude
 
-Floats = npt.NDArray[np.float32]
+Floats = npt.NDArray[np.float32]  # whole numbers and truths are as the model gives them
 Feeds = Mapping[str, npt.NDArray[Any]]
 Run = Callable[[Feeds], Floats]
 
@@ -29,6 +33,7 @@ ALONE_ONNX = "alone = padded, onnx"
 ONNX_VS_FILE = "onnx = source"  # of an ONNX file there is no PyTorch to ask
 ALONE_FILE = "alone = padded, source"
 EMPTY_ROW = "beside a row of padding alone"
+AGAIN = "the same asked again"  # of what is asked first: a model that counts, or draws random numbers
 
 
 class ParityError(LoadgenError):
@@ -45,7 +50,9 @@ class ParityMissedError(ParityError):
 class ParityPoint:
     """One comparison over the real (not padded) positions.
 
-    `cosine` is the worst vector's, `peak` the largest magnitude that the reference gives here.
+    `cosine` is the worst vector's, `peak` the largest magnitude that the reference gives here; `gaps` and `peaks` are
+    the largest error and magnitude in each column (along the last axis).  `exact`: whole numbers, which have no
+    rounding.
     """
 
     check: str
@@ -55,10 +62,13 @@ class ParityPoint:
     max_abs: float
     mean_abs: float
     peak: float
+    gaps: npt.NDArray[np.float64] = field(repr=False, compare=False)
+    peaks: npt.NDArray[np.float64] = field(repr=False, compare=False)
+    exact: bool = False
 
     def as_json(self) -> dict[str, str | int | float]:
-        """As it stands in convert.json."""
-        return asdict(self)
+        """As it stands in convert.json, without the columns."""
+        return {name: getattr(self, name) for name in self.__slots__ if name not in ("gaps", "peaks")}
 
 
 def points(max_batch: int, max_length: int) -> list[tuple[int, int]]:
@@ -74,7 +84,7 @@ def torch_run(encoder: Encoder) -> Run:
     def run(feeds: Feeds) -> Floats:
         with torch.no_grad():
             answer = encoder.module(**{name: torch.from_numpy(value) for name, value in feeds.items()})
-        return np.asarray(answer.numpy(), np.float32)
+        return as_numbers((answer.float() if answer.is_floating_point() else answer).numpy())
 
     return run
 
@@ -87,9 +97,16 @@ def onnx_run(path: Path, device: str = "cpu") -> Run:
         raise ParityError(str(why)) from None
 
     def run(feeds: Feeds) -> Floats:
-        return np.asarray(session.run(None, dict(feeds))[0], np.float32)
+        return as_numbers(session.run(None, dict(feeds))[0])
 
     return run
+
+
+def as_numbers(answer: Any) -> Floats:
+    """Floats of any width as FP32; whole numbers and truths stay what they are: FP32 would round them."""
+    found: Any = np.asarray(answer)
+    whole: Floats = found.astype(np.float32) if found.dtype.kind == "f" else found
+    return whole
 
 
 def make_feeds(encoder: Encoder, lengths: Sequence[int], rng: np.random.Generator) -> dict[str, Any]:
@@ -115,31 +132,47 @@ def measure(
         if batch > 1:
             found.append(_alone(alone, encoder, torch, feeds, lengths, want))
             found.append(_alone(ALONE_ONNX, encoder, onnx, feeds, lengths, got))
+    if sizes:
+        found.append(_point(AGAIN, encoder, lengths, want, torch(feeds), length))
     batch, length = max(sizes, default=(1, 1))
     if batch > 1 and encoder.padded:
         found.append(_beside_padding(encoder, torch, onnx, length, rng))
     return found
 
 
-def limits(found: Sequence[ParityPoint]) -> list[float]:
-    """The largest error that is allowed at each point: a share of the largest magnitude there, and at least of a
-    hundredth of that anywhere, as answers of one point alone may all be near zero.
+def limits(found: Sequence[ParityPoint]) -> list[npt.NDArray[np.float64]]:
+    """The largest error that is allowed in each column of each point: a share of the largest magnitude there, or of
+    some of the point's or of all points', where that is more.  Whole numbers have none.
     """
     largest = max((point.peak for point in found if np.isfinite(point.peak)), default=0.0)
-    return [LARGEST * float(np.fmax(point.peak, largest / 100)) for point in found]
+    floors = [np.fmax(_OF_POINT * point.peak, _OF_ALL * largest) for point in found]
+    return [
+        np.zeros_like(point.peaks) if point.exact else LARGEST * np.fmax(point.peaks, floor)
+        for point, floor in zip(found, floors, strict=True)
+    ]
 
 
+@np.errstate(all="ignore")
 def verdict(found: Sequence[ParityPoint]) -> str | None:
     """The worst point's numbers if any is beyond its limit (or is not a number); None where all are within."""
     # Written so that NaN, which compares with nothing, fails.
-    bad = [(p, limit) for p, limit in zip(found, limits(found), strict=True) if not p.max_abs <= limit]
+    shares = [
+        np.where(point.gaps <= limit, 0.0, np.nan_to_num(point.gaps / np.fmax(limit, 1e-300), nan=np.inf))
+        for point, limit in zip(found, limits(found), strict=True)
+    ]
+    bad = [at for at, share in enumerate(shares) if share.max(initial=0.0) > 0]
     if not bad:
         return None
-    worst, limit = max(bad, key=lambda one: np.nan_to_num(one[0].max_abs / max(one[1], 1e-300), nan=np.inf))
+    at = max(bad, key=lambda one: float(shares[one].max()))
+    worst, column = found[at], int(shares[at].argmax())
+    allowed = limits(found)[at][column]
+    why = f"{LARGEST:g} of the largest magnitude" if not worst.exact else "whole numbers are exact"
+    if np.isnan(worst.peak):
+        why += "; PyTorch's own answers are not numbers"
     return (
         f"parity failed at {len(bad)} of {len(found)} points, worst '{worst.check}' at batch {worst.batch}, "
-        f"length {worst.length}: max abs {worst.max_abs:.3g}, mean abs {worst.mean_abs:.3g}, "
-        f"cosine {worst.cosine:.6f}; allowed is max abs {limit:.3g}, {LARGEST:g} of the largest magnitude"
+        f"length {worst.length}: max abs {worst.gaps[column]:.3g}, mean abs {worst.mean_abs:.3g}, "
+        f"cosine {worst.cosine:.6f}; allowed is max abs {allowed:.3g}, {why}"
     )
 
 
@@ -160,7 +193,7 @@ def _alone(
         rows.append(_try(run, own, 1, length)[0])
     if not encoder.per_token:
         return _point(check, encoder, lengths, np.stack(rows), padded, width)
-    want = np.zeros((batch, width, encoder.width), np.float32)
+    want = np.zeros((batch, width, encoder.width), rows[0].dtype)
     for row, answer in enumerate(rows):
         want[row, : lengths[row]] = answer
     return _point(check, encoder, lengths, want, padded, width)
@@ -200,17 +233,23 @@ def _point(
         real = np.arange(want.shape[1]) < np.asarray(lengths)[:, None]
         want, got = want[real], got[real]
     a, b = comparable(want, got)
-    gap = np.abs(a - b)
+    gap, size = np.abs(a - b), sizes_of(a)
+    columns = (-1, a.shape[-1]) if a.ndim > 1 else (-1, 1)
     return ParityPoint(
-        check, batch, length, worst_cosine(a, b), float(gap.max()), float(gap.mean()), float(np.abs(a).max())
-    )
+        check, batch, length, worst_cosine(a, b), float(gap.max()), float(gap.mean()), float(size.max()),
+        gap.reshape(columns).max(0), size.reshape(columns).max(0), exact=want.dtype.kind != "f",
+    )  # fmt: skip
 
 
+@np.errstate(all="ignore")
 def comparable(want: Floats, got: Floats) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Both as they are measured: marks in the reference, as the -1e9 of a class that is not allowed, are as large as its
-    largest answer (and `got` there in proportion), or next to them any answer would do.
+    largest answer (and `got` there in proportion), or next to them any answer would do.  The same infinity in both is
+    no difference.
     """
     a, b = want.astype(np.float64), got.astype(np.float64)
+    same = np.isinf(a) & (a == b)
+    a[same] = b[same] = 0.0
     size = np.abs(a)
     answers = size[(size > 0) & np.isfinite(size)]
     if answers.size:
@@ -222,8 +261,15 @@ def comparable(want: Floats, got: Floats) -> tuple[npt.NDArray[np.float64], npt.
     return a, b
 
 
+def sizes_of(answers: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Magnitudes to measure errors by: that of an infinity would allow any."""
+    return np.where(np.isinf(answers), 0.0, np.abs(answers))
+
+
+@np.errstate(all="ignore")
 def worst_cosine(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
     """Of the vectors along the last axis.  Two that are all zeros are the same."""
+    a, b = (side / np.maximum(np.abs(side).max(-1, keepdims=True), 1e-300) for side in (a, b))
     norms = np.linalg.norm(a, axis=-1), np.linalg.norm(b, axis=-1)
     cosine = (a * b).sum(-1) / np.maximum(norms[0] * norms[1], 1e-30)
     return float(np.where((norms[0] == 0) & (norms[1] == 0), 1.0, cosine).min())

@@ -38,7 +38,9 @@ def open_session(file: Path, device: str = "cpu", options: Any = None) -> Any:
         providers = [(_PROVIDER, {"use_tf32": "0"})]
     if options is None:
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # that shapes are computed on the CPU is no news
+        options.log_severity_level = (
+            4  # what fails is raised, and that shapes are computed on the CPU is no news
+        )
     try:
         session: Any = onnxruntime.InferenceSession(str(file), options, providers=providers)
     except Exception as why:  # noqa: BLE001 - onnxruntime's errors have no public base

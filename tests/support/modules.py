@@ -125,6 +125,74 @@ class _Sums(torch.nn.Module):
         return x @ self.weights
 
 
+class Masked(_Sums):
+    """The last class is never allowed."""
+
+    def forward(self, x):
+        return torch.nn.functional.pad(super().forward(x), (0, 1), value=float("-inf"))
+
+
+class OffByOne(_Sums):
+    """Whole numbers, each one too large in what is exported."""
+
+    def forward(self, x):
+        return (super().forward(x) * 2000).long() + (1 if torch.compiler.is_compiling() else 0)
+
+
+class TwoScales(_Sums):
+    """Hundreds, and beside them hundredths that are twice as large in what is exported."""
+
+    def forward(self, x):
+        small = super().forward(x) * (0.002 if torch.compiler.is_compiling() else 0.001)
+        return torch.cat([super().forward(x) * 10, small], -1)
+
+
+class Counts(_Sums):
+    """Answers otherwise each time."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) + self.calls
+
+
+class Random(_Sums):
+    def forward(self, x):
+        return super().forward(x) + torch.rand(())
+
+
+class Places(torch.nn.Module):
+    """Whole numbers that FP32 has no digits for."""
+
+    def forward(self, x):
+        return (x[:, :1] * 0).long() + 2**24 + 1
+
+
+class Complex(_Sums):
+    def forward(self, x):
+        return torch.complex(super().forward(x), super().forward(x))
+
+
+class Empty(_Sums):
+    """No numbers at all."""
+
+    def forward(self, x):
+        return super().forward(x)[:, :0]
+
+
+class Brief(_Sums):
+    """BF16 answers."""
+
+    def forward(self, x):
+        return super().forward(x).bfloat16()
+
+
+class Same(torch.nn.Module):
+    def forward(self, x):
+        return x
+
+
 class Large(_Sums):
     """Answers in the millions."""
 

@@ -27,8 +27,9 @@ NOTHING = ("tests.support.modules:Nothing", ("x:FP32:batch,64",))
 TINY = ("tests.support.modules:Tiny", ("x:FP32:batch,64",))
 
 
-def point(max_abs, peak):
-    return ParityPoint(ONNX_VS_TORCH, 1, 1, 1.0, max_abs, max_abs, peak)
+def point(max_abs, peak, **more):
+    columns = {"gaps": np.array([max_abs]), "peaks": np.array([peak])} | more
+    return ParityPoint(ONNX_VS_TORCH, 1, 1, 1.0, max_abs, max_abs, peak, **columns)
 
 
 def encoder(source, tensors):
@@ -37,7 +38,9 @@ def encoder(source, tensors):
 
 def test_the_limit_is_a_share_of_the_largest_answer():
     points = [point(1e-7, 0.5), point(1e-7, 2.0), point(float("nan"), float("nan"))]
-    assert limits(points) == pytest.approx([0.5 * LARGEST, 2 * LARGEST, 0.02 * LARGEST])
+    assert [float(one[0]) for one in limits(points)] == pytest.approx(
+        [0.5 * LARGEST, 2 * LARGEST, 0.02 * LARGEST]
+    )
     assert limits([]) == []
     assert verdict(points[:2]) is None
     assert verdict([point(1e-7, 0.0), point(1e-7, 2.0)]) is None  # a point of zeros among others
@@ -88,7 +91,7 @@ def test_a_mark_among_the_scores_hides_no_wrong_answer(change):
     good, bad = (measure(model, run, [(1, 1), (3, 1)]) for run in (right, lambda feeds: change(right(feeds))))
     assert verdict(good) is None
     assert 10 < max(p.peak for p in good) < 100
-    assert "parity failed at 2 of 4 points" in verdict(bad)
+    assert "parity failed at 2 of 5 points" in verdict(bad)
     for precision in ("fp32", "fp16"):
         assert ladder.climb(model, {"right": right}, precision).passed
         assert not ladder.climb(model, {"wrong": lambda feeds: change(right(feeds))}, precision).passed
@@ -100,7 +103,7 @@ def test_only_marks_are_shrunk():
         np.geomspace(1e-12, 0.99, 50),
         np.geomspace(1e4, 1e6, 50),
         np.zeros(3),
-        [np.nan, np.inf, 1],
+        [np.nan, 2, 1],
     ):
         want = np.float32(answers)
         a, b = comparable(want, want)
@@ -108,6 +111,65 @@ def test_only_marks_are_shrunk():
         np.testing.assert_array_equal(b, want)
     a, b = comparable(np.float32([2, -1, -1e9]), np.float32([2, -1, -5e8]))
     assert (a.tolist(), b.tolist()) == ([2, -1, -2], [2, -1, -1])
+
+
+def test_the_same_infinity_is_no_difference():
+    """As of a class that is never allowed; another one, or none, is."""
+    want = np.float32([[1, 2, -np.inf], [3, 1, np.inf]])
+    a, b = comparable(want, want)
+    assert np.abs(a - b).max() == 0
+    for other in (-want, np.nan_to_num(want)):
+        a, b = comparable(want, other)
+        assert not np.abs(a - b).max() < 1e30
+    model = encoder("tests.support.modules:Masked", ("x:FP32:batch,64",))
+    right = torch_run(model)
+    require(measure(model, right, [(1, 1), (3, 1)]))
+    assert ladder.climb(model, {"right": right}, "fp32").passed
+    with pytest.raises(ParityMissedError, match="max abs inf"):
+        require(measure(model, lambda feeds: np.nan_to_num(right(feeds)), [(1, 1), (3, 1)]))
+
+
+def test_each_column_is_judged_by_its_own_size():
+    """A hundredth beside hundreds: twice its value is wrong, and a share of the largest would not see it."""
+    good = point(1e-6, 200.0, gaps=np.array([1e-6, 1e-6]), peaks=np.array([200.0, 0.01]))
+    bad = point(0.01, 200.0, gaps=np.array([1e-6, 0.01]), peaks=np.array([200.0, 0.01]))
+    assert limits([good])[0].tolist() == pytest.approx([0.02, 0.002])
+    assert verdict([good]) is None
+    assert "max abs 0.01, mean abs 0.01, cosine 1.000000; allowed is max abs 0.002" in verdict([bad])
+
+
+@pytest.mark.parametrize(
+    ("factory", "says"),
+    [
+        ("OffByOne", "worst 'onnx = torch' .* max abs 1, .*allowed is max abs 0, whole numbers are exact"),
+        ("TwoScales", "worst 'onnx = torch'"),
+        ("Counts", "worst 'the same asked again'"),
+        ("Random", "worst 'the same asked again'|worst 'onnx = torch'"),
+    ],
+)
+def test_a_wrong_export_is_not_published(tmp_path, factory, says):
+    """Wrong while it is exported, or never the same twice."""
+    tensors = ("x:FP32:batch,64:-1..1",)
+    options = ConvertOptions(
+        name="m", repository=tmp_path, max_batch=1, source=SourceOptions(tensors=tensors)
+    )
+    with pytest.raises(ParityMissedError, match=says):
+        convert(f"tests.support.modules:{factory}", options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_whole_numbers_beyond_fp32s_digits_are_compared_as_they_are(tmp_path):
+    tensors = ("x:FP32:batch,64:-1..1",)
+    options = ConvertOptions(name="m", repository=tmp_path, source=SourceOptions(tensors=tensors))
+    result = convert("tests.support.modules:Places", options)
+    assert {p.exact for p in result.parity} == {True}
+    assert {p.max_abs for p in result.parity} == {0.0}
+    model = encoder("tests.support.modules:Places", tensors)
+    right = torch_run(model)
+    assert right({"x": np.zeros((1, 64), np.float32)}).tolist() == [[2**24 + 1]]
+    with pytest.raises(ParityMissedError, match="whole numbers are exact"):
+        require(measure(model, lambda feeds: right(feeds) + 1, [(2, 1)]))
+    assert not ladder.climb(model, {"off": lambda feeds: right(feeds) + 1}, "fp32").passed
 
 
 def test_zeros_agree_with_zeros():
