@@ -120,7 +120,9 @@ def test_version_policies(text, policy):
     assert parse(render(serving(options=ServeOptions(versions=text)))).version_policy == policy
 
 
-@pytest.mark.parametrize("text", ["latest", "latest:0", "1,x", "newest"])
+@pytest.mark.parametrize(
+    "text", ["latest", "latest:0", "latest:4294967296", "1,x", "1,9223372036854775808", "newest"]
+)
 def test_version_policies_that_are_none(text):
     with pytest.raises(ConfigError, match="allowed are latest:N, all, or numbers"):
         render(serving(options=ServeOptions(versions=text)))
@@ -131,7 +133,10 @@ def test_version_policies_that_are_none(text):
     [
         ({"priority_levels": 2, "default_priority": 3}, "default_priority 3: the levels are 1 to 2"),
         ({"preserve_ordering": True, "priority_levels": 2}, "preserve_ordering: not with more than one"),
+        ({"priority_levels": 65_536}, "priority_levels 65536: must be 0 or more, at most 65535"),
+        ({"graph_level": 2**31}, "graph_level 2147483648: allowed are"),
         ({"preferred": (0,)}, "preferred"),
+        ({"gpus": (2**31,)}, "a GPU's number is 0 or more, at most 2147483647"),
         ({"warmup": ((0, 4),)}, "warmup"),
         ({"gpus": (-1,)}, "gpus"),
         (
@@ -199,8 +204,11 @@ def test_lists_on_the_command_line():
         whole_numbers("0;1", "--gpus")
     with pytest.raises(ServeOptionError, match="--warmup: '16' is not allowed; batch x length"):
         grid("16")
+    with pytest.raises(ServeOptionError, match=r"--warmup: '1x9+' is not allowed"):
+        grid("1x" + "9" * 5000)
     assert levels("3:2") == (3, 2)
-    for text in ("0", "x", "-1"):
+    assert levels("65535") == (65535, 0)
+    for text in ("0", "x", "-1", "3:", "3:0", "3:4", ":1", "65536", "9" * 5000):
         with pytest.raises(ServeOptionError, match="levels or levels:default is"):
             levels(text)
 
@@ -306,8 +314,11 @@ def test_a_model_name_may_have_a_hundred_characters():
 
 @pytest.mark.parametrize(
     "bad",
-    [{"version": 0}, {"max_batch": 0}, {"delay_ns": -1}, {"instances": 0}, {"max_length": 0}, {"threads": 0}],
-)
+    [
+        {"version": 0}, {"max_batch": 0}, {"delay_ns": -1}, {"instances": 0}, {"max_length": 0}, {"threads": 0},
+        {"version": 2**63}, {"max_batch": 2**31}, {"delay_ns": 2**63}, {"instances": 2**31},
+    ],
+)  # fmt: skip
 def test_options_out_of_range(bad):
     key, value = next(iter(bad.items()))
     with pytest.raises(OptionError, match=f"{key} {value}: must be"):
@@ -323,6 +334,11 @@ def test_where_a_model_goes():
     ("queue", "said"),
     [
         ({"most": -1}, "most -1 of a queue: must be 0 or more"),
+        ({"most": 2**32}, "most 4294967296 of a queue: must be 0 or more, at most 4294967295"),
+        (
+            {"timeout_us": 10**16},
+            "timeout_us 10000000000000000 of a queue: must be 0 or more, at most 9223369200000000",
+        ),
         ({"timeout_us": -5}, "timeout_us -5 of a queue"),
         ({"delays": True}, "a queue without a timeout delays nothing"),
         ({"override": True, "most": 3}, "there is none to override"),
@@ -344,6 +360,11 @@ def test_queues_from_the_command_line():
         Queue(),
         ((2, Queue(1_000_000, delays=True, override=True)),),
     )
+    assert queues(["1us", "3=2562047h"], ["2=4294967295"]) == (
+        Queue(1),
+        ((2, Queue(1, most=2**32 - 1)), (3, Queue(9_223_369_200_000_000))),
+    )
+    assert queues(["1s", "3=0s"], ["007"]) == (Queue(10**6, most=7), ((3, Queue(most=7)),))
     assert queues(["2=1s:reject", "9ms:delay"], []) == (Queue(9_000, delays=True), ((2, Queue(1_000_000)),))
 
 
@@ -353,6 +374,18 @@ def test_queues_from_the_command_line():
         (["50"], [], "--queue-timeout: "),
         (["1ms:wait"], [], "--queue-timeout: 'wait' is not allowed; delay, reject and override are"),
         (["x=1ms"], [], "--queue-timeout: 'x=1ms' is not allowed; VALUE or LEVEL=VALUE is"),
+        (["0=1s"], [], "--queue-timeout: '0=1s' is not allowed; VALUE or LEVEL=VALUE is, a LEVEL being 1 to"),
+        (["=1s"], [], "--queue-timeout: '=1s' is not allowed; VALUE or LEVEL=VALUE is, a LEVEL being 1 to"),
+        (["3="], [], "--queue-timeout: '3=' is not allowed; VALUE or LEVEL=VALUE is"),
+        (["3=1ns"], [], "--queue-timeout: '1ns' is not allowed; 1us to 2562047h is, and 0s for no timeout"),
+        (["0.1ns"], [], "--queue-timeout: '0.1ns' is not allowed"),
+        (["2562048h"], [], "--queue-timeout: '2562048h' is not allowed; 1us to 2562047h is"),
+        (
+            [],
+            ["3=4294967296"],
+            "--max-queue: '4294967296' is not allowed; a whole number is, at most 4294967295",
+        ),
+        ([], ["9" * 5000], "--max-queue: '9+' is not allowed"),
         (["2=1ms", "2=3ms"], [], "--queue-timeout: level 2 given twice"),
         ([], ["5", "6"], "--max-queue: all levels given twice"),
         ([], ["0=5"], "--max-queue: '0=5' is not allowed"),
