@@ -16,6 +16,8 @@ MOST_WAITING = 2**32 - 1  # uint32
 MOST_LEVELS = 65_535  # each is a queue of its own, made when the model loads
 MOST_INT32 = 2**31 - 1
 
+CPU_ACCELERATOR = "openvino"  # of onnxruntime's; all others are for GPUs
+
 
 class ServeOptionError(LoadgenError):
     """An option of serving that Triton would not take."""
@@ -117,8 +119,21 @@ class ServeOptions:
             raise ServeOptionError(
                 f"graph_level {self.graph_level}: allowed are -{MOST_INT32} to {MOST_INT32}"
             )
+        if twice := [value for i, value in enumerate(self.gpus) if value in self.gpus[:i]]:
+            raise ServeOptionError(f"gpus {list(self.gpus)}: GPU {twice[0]} is given twice")
         if self.accelerators and self.flavour is not Flavour.ONNX:
             raise ServeOptionError(f"accelerators are onnxruntime's own; the flavour is {self.flavour}")
+        names = [text.partition(":")[0] for text in self.accelerators]
+        if "" in names:
+            raise ServeOptionError(
+                "an accelerator without a name; name or name:key=value,key=value is allowed"
+            )
+        of_gpus = [name for name in names if name != CPU_ACCELERATOR]
+        if of_gpus and not self.gpus:
+            raise ServeOptionError(
+                f"accelerator {of_gpus[0]}: it is a GPU's, and no GPU runs this model; say which do, e.g. --gpus 0 (on the "
+                f"CPU there is {CPU_ACCELERATOR} alone)"
+            )
         if self.plan != PlanOptions() and self.flavour is not Flavour.TENSORRT:
             named = ", ".join(k for k, v in asdict(PlanOptions()).items() if getattr(self.plan, k) != v)
             raise ServeOptionError(f"{named}: of a TensorRT engine only; the flavour is {self.flavour}")

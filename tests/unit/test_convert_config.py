@@ -153,6 +153,12 @@ def test_version_policies_that_are_none(text):
         ),
         ({"level_queues": ((1, Queue(5)),)}, "a queue of level 1: the priority levels are none"),
         ({"plan": PlanOptions(traffic="p.yaml", buckets=2)}, "^traffic, buckets: of a TensorRT engine only"),
+        ({"gpus": (0, 1, 0)}, r"gpus \[0, 1, 0\]: GPU 0 is given twice"),
+        (
+            {"flavour": Flavour.ONNX, "accelerators": ("openvino", "foo", "tensorrt:bogus=1")},
+            "accelerator foo: it is a GPU's, and no GPU runs this model; say which do, e.g. --gpus 0",
+        ),
+        ({"flavour": Flavour.ONNX, "gpus": (0,), "accelerators": (":a=b",)}, "an accelerator without a name"),
         ({"accelerators": ("tensorrt",)}, "accelerators are onnxruntime's own; the flavour is python"),
     ],
 )
