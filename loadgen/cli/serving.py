@@ -7,12 +7,16 @@ from typing import Annotated
 import typer
 
 from loadgen.convert.serve_options import (
+    LONGEST_US,
+    MOST_LEVELS,
+    MOST_WAITING,
     Flavour,
     PlanOptions,
     Queue,
     ServeOptionError,
     ServeOptions,
     grid,
+    whole_number,
     whole_numbers,
 )
 from loadgen.records import LoadgenError
@@ -88,13 +92,15 @@ def _by_level(texts: list[str], option: str) -> dict[int, str]:
     """Level 0 is what is said for all."""
     found: dict[int, str] = {}
     for text in texts:
-        match = re.fullmatch(r"(?:([1-9]\d*)=)?([^=]+)", text)
-        if match is None:
-            raise LoadgenError(f"{option}: {text!r} is not allowed; VALUE or LEVEL=VALUE is")
-        level = int(match[1] or 0)
+        before, equals, value = text.rpartition("=")
+        level = whole_number(before, MOST_LEVELS) if equals else 0
+        if not value or level is None or (equals and not level):
+            raise LoadgenError(
+                f"{option}: {text!r} is not allowed; VALUE or LEVEL=VALUE is, a LEVEL being 1 to {MOST_LEVELS}"
+            )
         if level in found:
             raise LoadgenError(f"{option}: {f'level {level}' if level else 'all levels'} given twice")
-        found[level] = match[2]
+        found[level] = value
     return found
 
 
@@ -109,23 +115,32 @@ def _timeout(text: str) -> dict[str, int | bool]:
         waits = round(parse_duration(time) / 1000)
     except UnitError as why:
         raise LoadgenError(f"--queue-timeout: {why}") from None
+    if waits > LONGEST_US or (not waits and re.search("[1-9]", time)):
+        raise LoadgenError(
+            f"--queue-timeout: {time!r} is not allowed; 1us to {LONGEST_US // 3_600_000_000}h is, and 0s for no timeout"
+        )
     return {"timeout_us": waits, "delays": "delay" in actions, "override": "override" in actions}
 
 
 def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise LoadgenError(f"--max-queue: {text!r} is not allowed; a whole number is, 0 for no limit")
-    return int(text)
+    count = whole_number(text, MOST_WAITING)
+    if count is None:
+        raise LoadgenError(
+            f"--max-queue: {text!r} is not allowed; a whole number is, at most {MOST_WAITING}, 0 for no limit"
+        )
+    return count
 
 
 def levels(text: str) -> tuple[int, int]:
     """Reads "3:2" as (3, 2); "3" leaves the default level to the configuration, 0."""
-    match = re.fullmatch(r"(\d+)(?::(\d+))?", text)
-    if match is None or not int(match[1]):
+    count, colon, middle = text.partition(":")
+    most, default = whole_number(count, MOST_LEVELS), whole_number(middle, MOST_LEVELS) if colon else 0
+    if not most or default is None or (colon and not 0 < default <= most):
         raise ServeOptionError(
-            f"--priorities: {text!r} is not allowed; levels or levels:default is, e.g. 3:2"
+            f"--priorities: {text!r} is not allowed; levels or levels:default is, e.g. 3:2, with at most {MOST_LEVELS} "
+            "levels, the default one of them"
         )
-    return int(match[1]), int(match[2] or 0)
+    return most, default
 
 
 def optimizations(text: str) -> dict[str, int | bool]:
@@ -133,7 +148,7 @@ def optimizations(text: str) -> dict[str, int | bool]:
     made: dict[str, int | bool] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         key, _, value = part.partition("=")
-        if key == "graph" and re.fullmatch(r"-?\d+", value):
+        if key == "graph" and re.fullmatch(r"-?\d{1,10}", value):
             made["graph_level"] = int(value)
         elif part in ("cuda-graphs", "eager-batching"):
             made[part.replace("-", "_")] = True

@@ -6,7 +6,7 @@ It must not know where the file goes or how the model was made.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from loadgen.convert.serve_options import Flavour, Queue, ServeOptions
+from loadgen.convert.serve_options import CPU_ACCELERATOR, Flavour, Queue, ServeOptions, whole_number
 from loadgen.records import TensorSpec
 from loadgen.triton import config as triton
 from loadgen.triton.config_enums import DataType, GroupKind, TimeoutAction
@@ -227,11 +227,11 @@ def _versions(text: str) -> triton.VersionPolicy | None:
         return None
     if text == "all":
         return triton.VersionPolicy(all=triton.All())
-    if kind == "latest" and count.isdecimal() and int(count):
-        return triton.VersionPolicy(latest=triton.Latest(int(count)))
-    numbers = text.split(",")
-    if all(number.strip().isdecimal() for number in numbers):
-        return triton.VersionPolicy(specific=triton.Specific(tuple(int(number) for number in numbers)))
+    if kind == "latest" and (newest := whole_number(count, 2**32 - 1)):
+        return triton.VersionPolicy(latest=triton.Latest(newest))
+    numbers = [whole_number(number.strip(), 2**63 - 1) for number in text.split(",")]
+    if None not in numbers:
+        return triton.VersionPolicy(specific=triton.Specific(tuple(n for n in numbers if n is not None)))
     raise ConfigError(f"versions {text!r}: allowed are latest:N, all, or numbers with commas, e.g. 1,3")
 
 
@@ -239,8 +239,8 @@ def _optimization(told: ServeOptions) -> triton.Optimization | None:
     accelerators = [
         (name, dict(_pairs(rest))) for name, _, rest in (a.partition(":") for a in told.accelerators)
     ]
-    on_gpu = tuple(triton.Accelerator(n, p) for n, p in accelerators if n != "openvino")
-    on_cpu = tuple(triton.Accelerator(n, p) for n, p in accelerators if n == "openvino")
+    on_gpu = tuple(triton.Accelerator(n, p) for n, p in accelerators if n != CPU_ACCELERATOR)
+    on_cpu = tuple(triton.Accelerator(n, p) for n, p in accelerators if n == CPU_ACCELERATOR)
     made = triton.Optimization(
         graph=triton.Graph(told.graph_level) if told.graph_level else None,
         cuda=triton.Cuda(graphs=True) if told.cuda_graphs else None,

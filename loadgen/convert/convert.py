@@ -133,9 +133,9 @@ def _require(options: ConvertOptions) -> None:
     """What can be refused before anything is loaded.  Raises a LoadgenError."""
     publish.refuse_existing(options)
     require_libraries()
-    require_flavour(options)
     if options.calibration is not None:
         require_rows(options.calibration)
+    require_flavour(options)
 
 
 def _run_nowhere(sidecar: Mapping[str, Any], options: ConvertOptions) -> list[str]:

@@ -14,8 +14,9 @@ from loadgen.convert.calibration import profile_lengths
 from loadgen.convert.config import FullTensor, Serving, Shown, model_config, render, show
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.profiles import Ranges, Span, buckets, ranges, served_batch, span
-from loadgen.convert.same_server import require_loadable, require_same_gpu
+from loadgen.convert.same_server import require_compute, require_loadable, require_same_gpu, require_version
 from loadgen.convert.serve_options import Flavour, PlanOptions
+from loadgen.environment import cuda
 from loadgen.environment.probe import server_tensorrt
 from loadgen.records import TensorSpec
 from loadgen.triton.config_check import PLATFORMS
@@ -23,6 +24,7 @@ from loadgen.triton.install import BACKENDS, home
 from loadgen.triton.pbtxt import ConfigError
 
 ONNX, PLAN = "model.onnx", "model.plan"
+_PLAN_BATCH = "--plan-batch"
 RUNNER = Path(__file__).parent / "runner" / "model.py"
 
 
@@ -112,12 +114,44 @@ def lay_out(
 
 
 def require_flavour(options: ConvertOptions) -> None:
-    """Refuses at once what would be refused after minutes: a TensorRT that is missing or not the server's, and
-    options of serving that no model of this largest batch can have.
+    """Refuses at once what would be refused after minutes: first options that are wrong wherever it is converted, as
+    those of serving that no model of this largest batch can have; then a TensorRT that is missing or not the
+    server's, and GPUs that the check needs and this machine lacks.
     """
     _require_servable(options)
     if options.serve.flavour is Flavour.TENSORRT:
+        _require_plan(options.serve.plan)
         _fitting(options.serve.plan)
+    if options.check_served and options.serve.gpus:
+        _require_gpus(options.serve.gpus)
+
+
+def _require_plan(asked: PlanOptions) -> None:
+    """Every option of an engine that can be read without TensorRT.  Raises a LoadgenError that names it."""
+    if asked.batch:
+        span(asked.batch, _PLAN_BATCH)
+    if asked.traffic:
+        profile_lengths(Path(asked.traffic))
+    if asked.server_tensorrt:
+        require_version(asked.server_tensorrt)
+    if asked.server_compute:
+        require_compute(asked.server_compute)
+
+
+def _require_gpus(gpus: tuple[int, ...]) -> None:
+    """Raises ConfigError where the embedded Triton would not find them."""
+    found = cuda.ask()
+    missing = [gpu for gpu in gpus if gpu >= len(found.devices)]
+    if missing:
+        there = (
+            f"none beyond GPU {len(found.devices) - 1}"
+            if found.devices
+            else f"no GPU ({found.why or 'the driver names none'})"
+        )
+        raise ConfigError(
+            f"check_served asks a server on this machine for GPU {missing[0]}, and there is {there}; check with "
+            "`loadgen parity` where the model is served"
+        )
 
 
 def _require_servable(options: ConvertOptions) -> None:
@@ -188,6 +222,6 @@ def _plan(
 
 def profiles_of(model: Exported, max_batch: int, asked: PlanOptions) -> tuple[Ranges, ...]:
     """The optimization profiles: batches as asked, lengths in buckets of the traffic's own."""
-    batch = span(asked.batch, "--plan-batch") if asked.batch else Span(1, max_batch, max_batch)
+    batch = span(asked.batch, _PLAN_BATCH) if asked.batch else Span(1, max_batch, max_batch)
     lengths = profile_lengths(Path(asked.traffic)) if asked.traffic else []
     return ranges(model.inputs, batch, buckets(lengths, model.max_length, asked.buckets))

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from loadgen.convert.serve_options import Flavour, ServeOptions
+from loadgen.convert.serve_options import LONGEST_US, MOST_INT32, Flavour, ServeOptions
 from loadgen.records import LoadgenError
 
 PRECISIONS = ("fp32", "fp16", "bf16", "int8", "fp8")
@@ -82,11 +82,14 @@ class ConvertOptions:
                 f"model name {self.name!r}: allowed are letters, digits, '.', '_' and '-', "
                 "the first a letter or digit, at most 100"
             )
-        least = {"version": 1, "max_batch": 1, "delay_ns": 0, "instances": 1, "max_length": 1, "threads": 1}
-        for key, low in least.items():
+        allowed = {
+            "version": (1, 2**63 - 1), "max_batch": (1, MOST_INT32), "delay_ns": (0, 1000 * LONGEST_US),
+            "instances": (1, MOST_INT32), "max_length": (1, MOST_INT32), "threads": (1, MOST_INT32),
+        }  # fmt: skip
+        for key, (low, high) in allowed.items():
             value = getattr(self, key)
-            if value is not None and value < low:
-                raise OptionError(f"{key} {value}: must be {low} or more")
+            if value is not None and not low <= value <= high:
+                raise OptionError(f"{key} {value}: must be {low} or more, at most {high}")
         self._check_precision()
         if self.check_served and self.serve.flavour is not Flavour.PYTHON:
             raise OptionError(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from loadgen.convert.config import FullTensor
+from loadgen.convert.serve_options import MOST_INT32, whole_number
 from loadgen.records import LoadgenError
 
 _STEP = 8  # ends of buckets are multiples: what kernels like, and what nearby lengths share
@@ -49,10 +50,13 @@ class Ranges:
 
 def span(text: str, option: str) -> Span:
     """Reads "1:8:16" as a Span; raises ProfileError naming the option."""
-    parts = text.split(":")
-    if len(parts) != 3 or not all(part.isdecimal() for part in parts):  # noqa: PLR2004
+    parts = [n for n in (whole_number(part, MOST_INT32) for part in text.split(":")) if n is not None]
+    if len(parts) != 3 or text.count(":") != 2:  # noqa: PLR2004
         raise ProfileError(f"{option}: {text!r} is not allowed; min:opt:max is, e.g. 1:8:16")
-    return Span(*map(int, parts))
+    try:
+        return Span(*parts)
+    except ProfileError as why:
+        raise ProfileError(f"{option}: {why}") from None
 
 
 def buckets(lengths: Sequence[int], longest: int, count: int) -> tuple[Span, ...]:

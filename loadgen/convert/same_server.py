@@ -3,6 +3,8 @@
 It must not build anything, and knows TensorRT only by its numbers.
 """
 
+import re
+
 from loadgen.convert.serve_options import Flavour
 from loadgen.convert.tensorrt import RTX, Built, TensorRTError, numbers
 
@@ -25,14 +27,25 @@ def require_loadable(
         raise TensorRTError(
             f"{own}; which one does the server have? It loads no other: give --server-tensorrt, e.g. {version}"
         )
+    require_version(server_version, version)
     mine, theirs = numbers(version)[:_PARTS], numbers(server_version)[:_PARTS]
-    if len(theirs) < _PARTS:
-        raise TensorRTError(f"--server-tensorrt {server_version}: three numbers are needed, e.g. {version}")
     fits = mine[0] == theirs[0] and mine <= theirs if version_compatible else mine == theirs
     if not fits:
         raise TensorRTError(
             f"{own}, the server has {server_version} and would not load them; convert where that version is installed"
         )
+
+
+def require_version(text: str, such: str = "10.13.2") -> None:
+    """Raises TensorRTError for a text that names no TensorRT; `such` is one that does."""
+    if re.fullmatch(r"\d+\.\d+\.\d+(\D.*)?", text) is None:
+        raise TensorRTError(f"--server-tensorrt {text}: three numbers are needed, e.g. {such}")
+
+
+def require_compute(text: str) -> None:
+    """Raises TensorRTError for a text that is no compute capability."""
+    if re.fullmatch(r"\d+\.\d", text) is None:
+        raise TensorRTError(f"--server-compute {text}: a compute capability is two numbers, e.g. 9.0")
 
 
 def require_same_gpu(built: Built, server_compute: str | None) -> None:

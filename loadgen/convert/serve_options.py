@@ -11,6 +11,12 @@ from typing import Any
 from loadgen.records import LoadgenError
 
 _MOST_BUCKETS = 16  # each has its own memory and its own kernels
+LONGEST_US = 2_562_047 * 3_600 * 1_000_000  # whole hours: the server counts nanoseconds in 64 bits
+MOST_WAITING = 2**32 - 1  # uint32
+MOST_LEVELS = 65_535  # each is a queue of its own, made when the model loads
+MOST_INT32 = 2**31 - 1
+
+CPU_ACCELERATOR = "openvino"  # of onnxruntime's; all others are for GPUs
 
 
 class ServeOptionError(LoadgenError):
@@ -64,9 +70,11 @@ class Queue:
     most: int = 0
 
     def __post_init__(self) -> None:
-        for key in ("timeout_us", "most"):
-            if getattr(self, key) < 0:
-                raise ServeOptionError(f"{key} {getattr(self, key)} of a queue: must be 0 or more")
+        for key, high in (("timeout_us", LONGEST_US), ("most", MOST_WAITING)):
+            if not 0 <= getattr(self, key) <= high:
+                raise ServeOptionError(
+                    f"{key} {getattr(self, key)} of a queue: must be 0 or more, at most {high}"
+                )
         if (self.delays or self.override) and not self.timeout_us:
             raise ServeOptionError("a queue without a timeout delays nothing, and there is none to override")
 
@@ -103,18 +111,39 @@ class ServeOptions:
         if any(batch < 1 or length < 1 for batch, length in self.warmup):
             raise ServeOptionError(f"warmup {list(self.warmup)}: batches and lengths are 1 or more")
         for key, least, what in (("preferred", 1, "batch sizes are"), ("gpus", 0, "a GPU's number is")):
-            if any(value < least for value in getattr(self, key)):
-                raise ServeOptionError(f"{key} {list(getattr(self, key))}: {what} {least} or more")
+            if any(not least <= value <= MOST_INT32 for value in getattr(self, key)):
+                raise ServeOptionError(
+                    f"{key} {list(getattr(self, key))}: {what} {least} or more, at most {MOST_INT32}"
+                )
+        if not -MOST_INT32 <= self.graph_level <= MOST_INT32:
+            raise ServeOptionError(
+                f"graph_level {self.graph_level}: allowed are -{MOST_INT32} to {MOST_INT32}"
+            )
+        if twice := [value for i, value in enumerate(self.gpus) if value in self.gpus[:i]]:
+            raise ServeOptionError(f"gpus {list(self.gpus)}: GPU {twice[0]} is given twice")
         if self.accelerators and self.flavour is not Flavour.ONNX:
             raise ServeOptionError(f"accelerators are onnxruntime's own; the flavour is {self.flavour}")
+        names = [text.partition(":")[0] for text in self.accelerators]
+        if "" in names:
+            raise ServeOptionError(
+                "an accelerator without a name; name or name:key=value,key=value is allowed"
+            )
+        of_gpus = [name for name in names if name != CPU_ACCELERATOR]
+        if of_gpus and not self.gpus:
+            raise ServeOptionError(
+                f"accelerator {of_gpus[0]}: it is a GPU's, and no GPU runs this model; say which do, e.g. --gpus 0 (on the "
+                f"CPU there is {CPU_ACCELERATOR} alone)"
+            )
         if self.plan != PlanOptions() and self.flavour is not Flavour.TENSORRT:
             named = ", ".join(k for k, v in asdict(PlanOptions()).items() if getattr(self.plan, k) != v)
             raise ServeOptionError(f"{named}: of a TensorRT engine only; the flavour is {self.flavour}")
 
     def _require_levels(self) -> None:
         for key in ("priority_levels", "default_priority"):
-            if getattr(self, key) < 0:
-                raise ServeOptionError(f"{key} {getattr(self, key)}: must be 0 or more")
+            if not 0 <= getattr(self, key) <= MOST_LEVELS:
+                raise ServeOptionError(
+                    f"{key} {getattr(self, key)}: must be 0 or more, at most {MOST_LEVELS}"
+                )
         if self.default_priority > self.priority_levels:
             raise ServeOptionError(
                 f"default_priority {self.default_priority}: the levels are 1 to {self.priority_levels}"
@@ -136,6 +165,13 @@ class ServeOptions:
         return found
 
 
+def whole_number(text: str, most: int) -> int | None:
+    """Reads a whole number from 0 to `most`; None for any other text, however long."""
+    digits = text.lstrip("0") or "0"
+    fits = text.isdecimal() and len(digits) <= len(str(most))
+    return int(text) if fits and int(digits) <= most else None
+
+
 def whole_numbers(text: str, option: str) -> tuple[int, ...]:
     """Reads "4,8" as (4, 8); raises ServeOptionError naming the option."""
     try:
@@ -150,8 +186,8 @@ def grid(text: str, option: str = "--warmup") -> tuple[tuple[int, int], ...]:
     """Reads "1x16,8x128" as ((1, 16), (8, 128)): batch by length; raises ServeOptionError."""
     pairs = []
     for part in filter(None, (p.strip() for p in text.split(","))):
-        batch, by, length = part.partition("x")
-        if not (by and batch.isdecimal() and length.isdecimal()):
+        batch, length = (whole_number(size, MOST_INT32) for size in part.partition("x")[::2])
+        if batch is None or length is None:
             raise ServeOptionError(f"{option}: {part!r} is not allowed; batch x length is, e.g. 1x16,8x128")
-        pairs.append((int(batch), int(length)))
+        pairs.append((batch, length))
     return tuple(pairs)

@@ -5,6 +5,7 @@ It must not know what is compared, nor measure time.
 
 import http.client
 import ssl
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,18 +20,27 @@ from loadgen.convert.parity import Feeds, Floats, ParityError, Run
 from loadgen.records import Tensor
 from loadgen.target import Target
 from loadgen.wire import kserve_http
+from loadgen.wire.kserve_stream import of_a_queue
 
 _TIMEOUT_S = 60
+_PATIENCE_S = 10  # without one answer from a model whose queue refuses
+_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 0.5
+
+
+class _QueueError(ParityError):
+    """The model's queue is full, or kept the request too long: HTTP 503, gRPC UNAVAILABLE."""
 
 
 @contextmanager
 def served_rungs(target: Target, model: str, version: str = "") -> Iterator[dict[str, Run]]:
     """Two rungs of a server: rows in one request, and each row as a request of its own, all at once.
 
-    The second lets the server's own batcher put them together.  They raise ParityError with the server's words.
+    The second lets the server's own batcher put them together.  What the model's queue refuses is asked again, until
+    nothing has been answered for 10 s.  They raise ParityError with the server's words.
     """
     ask = _grpc if target.protocol == "grpc" else _http
-    with ThreadPoolExecutor(8) as pool, ask(target, model, version) as run:
+    with ThreadPoolExecutor(8) as pool, ask(target, model, version) as once:
+        run = _patient(once)
 
         def together(feeds: Feeds) -> Floats:
             rows = len(next(iter(feeds.values())))
@@ -38,6 +48,36 @@ def served_rungs(target: Target, model: str, version: str = "") -> Iterator[dict
             return np.concatenate(list(pool.map(run, one)))
 
         yield {f"served, {target.protocol}": run, f"served, {target.protocol}, {AT_ONCE}": together}
+
+
+def _patient(once: Run) -> Run:
+    """Asks again what a queue refuses: the check itself may be more than a queue holds."""
+    answered_s = 0.0
+
+    def run(feeds: Feeds) -> Floats:
+        nonlocal answered_s
+        began_s, pause_s = time.monotonic(), _PAUSE_S
+        while True:
+            try:
+                answer = once(feeds)
+            except _QueueError as why:
+                if time.monotonic() - max(began_s, answered_s) > _PATIENCE_S:
+                    raise ParityError(
+                        f"{why}; asked again for {_PATIENCE_S} s: the model's own queue options (--max-queue, --queue-timeout) "
+                        "refuse this check, so ease them"
+                    ) from None
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            else:
+                answered_s = time.monotonic()
+                return answer
+
+    return run
+
+
+def _refusal(target: Target, model: str, words: str) -> ParityError:
+    kind = _QueueError if of_a_queue(words) else ParityError
+    return kind(f"parity: {target.url} refuses {model}: {words}")
 
 
 @contextmanager
@@ -63,8 +103,7 @@ def _http(target: Target, model: str, version: str) -> Iterator[Run]:
         finally:
             link.close()
         if answer.status != http.client.OK:
-            words = body.decode(errors="replace")[:300]
-            raise ParityError(f"parity: {target.url} refuses {model}: {answer.status} {words}")
+            raise _refusal(target, model, f"{answer.status} {body.decode(errors='replace')[:300]}")
         headers = {name.lower(): value for name, value in answer.getheaders()}
         (first, *_) = kserve_http.read_infer_response(headers, body)
         if first.datatype not in NUMPY:
@@ -90,7 +129,7 @@ def _grpc(target: Target, model: str, version: str) -> Iterator[Run]:
             try:
                 answer = client.infer(model, inputs, model_version=version, client_timeout=_TIMEOUT_S)
             except InferenceServerException as why:
-                raise ParityError(f"parity: {target.url} refuses {model}: {why.message()}") from None
+                raise _refusal(target, model, str(why.message())) from None
             return np.asarray(answer.as_numpy(answer.get_response().outputs[0].name), np.float32)
 
         yield run

@@ -56,6 +56,7 @@ def check(config: ModelConfig) -> list[Finding]:
         *_tensors(config),
         *(_batching(config, config.dynamic_batching) if config.dynamic_batching else ()),
         *_groups(config),
+        *_accelerators(config),
         *_schedulers(config),
         *(finding for warmup in config.model_warmup for finding in _warmup(config, warmup)),
     ]
@@ -158,6 +159,21 @@ def _groups(config: ModelConfig) -> Iterator[Finding]:
             yield Finding(True, where, f"profile {list(group.profile)} is for TensorRT models only")
         if group.kind is GroupKind.KIND_CPU and backend_of(config) == "tensorrt":
             yield Finding(True, where, "KIND_CPU: TensorRT runs on GPUs only")
+
+
+def _accelerators(config: ModelConfig) -> Iterator[Finding]:
+    given = config.optimization.execution_accelerators if config.optimization is not None else None
+    kinds = {group.kind for group in config.instance_group}
+    if given is None or len(kinds) != 1:  # without groups the server decides
+        return
+    for side, kind, has in (
+        ("gpu", GroupKind.KIND_CPU, given.gpu_execution_accelerator),
+        ("cpu", GroupKind.KIND_GPU, given.cpu_execution_accelerator),
+    ):
+        if has and kind in kinds:
+            names = ", ".join(one.name for one in has)
+            where = f"optimization.execution_accelerators.{side}_execution_accelerator"
+            yield Finding(False, where, f"{names}: no instance runs on a {side.upper()}, all are {kind}")
 
 
 def _schedulers(config: ModelConfig) -> Iterator[Finding]:

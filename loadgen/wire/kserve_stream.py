@@ -17,6 +17,11 @@ _BUSY = (
 Known = dict[int, bytes]  # size of an answer that is no last one -> its bytes up to its one raw content
 
 
+def of_a_queue(words: str) -> bool:
+    """Whether a model's queue refuses with these words of Triton's: it is full, or the wait was too long."""
+    return any(told in words.lower() for told in _BUSY)
+
+
 class StreamReader:
     """Reads the answers to one request: 0 to N, then the final flag, alone or in the last answer.
 
@@ -45,8 +50,7 @@ class StreamReader:
             self._failure, self.finished = (Outcome.PROTOCOL, str(why)), True
             return
         if words is not None:
-            busy = any(told in words.lower() for told in _BUSY)
-            self._failure = (Outcome.REJECTED if busy else Outcome.GRPC_STATUS, words)
+            self._failure = (Outcome.REJECTED if of_a_queue(words) else Outcome.GRPC_STATUS, words)
             self.finished = True
             return
         if answers:

@@ -5,11 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from loadgen.convert import served as served_module
 from loadgen.convert.convert import convert
 from loadgen.convert.encoder import load_encoder
 from loadgen.convert.options import ConvertOptions
-from loadgen.convert.parity import make_feeds, torch_run
+from loadgen.convert.parity import ParityError, make_feeds, torch_run
+from loadgen.convert.serve_options import Queue, ServeOptions
 from loadgen.convert.sources import find_source
+from loadgen.target import parse_target
 from loadgen.triton.local import LocalTriton
 from tests.support.encoder import write_encoder
 from tests.support.infer import ASK, executions, new_executions, together
@@ -108,3 +111,43 @@ def test_token_types_left_out_are_zeros(served, encoders):
     np.testing.assert_allclose(without, with_types, rtol=0, atol=1e-6)
     np.testing.assert_allclose(without, torch_run(encoder)(feeds), rtol=0, atol=2e-5)
     assert new_executions(served, "sentence", before, 2) == {1: 2}
+
+
+@pytest.mark.parametrize(
+    "serve",
+    [
+        ServeOptions(queue=Queue(most=1)),
+        ServeOptions(priority_levels=2, level_queues=((1, Queue(most=3)),)),
+    ],
+)
+def test_a_short_queue_is_no_reason_to_fail_the_check(encoders, tmp_path, serve):
+    """Field case 18: over HTTP and gRPC more is sent at once than waits there."""
+    options = ConvertOptions(
+        name="m", repository=tmp_path, max_batch=4, max_length=48, threads=1, check_served=True, serve=serve
+    )
+    told = convert(encoders["sentence"][0], options).sidecar["served"]
+    assert told["passed"]
+    assert {step["rung"] for step in told["steps"]} == {
+        f"served, {how}" for how in ("http", "http, at once", "grpc", "grpc, at once")
+    }
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_queue_that_never_takes_the_check_is_named(encoders, tmp_path, monkeypatch, protocol):
+    """A wait of 1 us is too long before the batcher has looked once: 503, and gRPC's UNAVAILABLE."""
+    monkeypatch.setattr(served_module, "_PATIENCE_S", 1)
+    options = ConvertOptions(
+        name="m", repository=tmp_path, max_batch=4, delay_ns=50_000_000, max_length=48, threads=1,
+        serve=ServeOptions(queue=Queue(timeout_us=1)),
+    )  # fmt: skip
+    convert(encoders["sentence"][0], options)
+    feeds = make_feeds(encoders["sentence"][1], [5], np.random.default_rng(1))
+    with LocalTriton(tmp_path, models=["m"]) as server:
+        target = parse_target(server.http_target if protocol == "http" else server.grpc_target)
+        with (
+            served_module.served_rungs(target, "m") as rungs,
+            pytest.raises(
+                ParityError, match=r"refuses m: .*timeout expired.*asked again for 1 s: .*--queue-timeout"
+            ),
+        ):
+            rungs[f"served, {protocol}"](feeds)

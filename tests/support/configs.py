@@ -27,6 +27,10 @@ def _warm(x, *, name="x", batch="batch_size: 1"):
     return f'model_warmup {{ name: "w" {batch} inputs {{ key: "{name}" value {{ {x} }} }} }}'
 
 
+def _accelerator(side, name):
+    return f'optimization {{ execution_accelerators {{ {side}_execution_accelerator: [ {{ name: "{name}" }} ] }} }}'
+
+
 def _ensemble(step, rest=""):
     return (
         'platform: "ensemble" max_batch_size: 8\n'
@@ -74,6 +78,8 @@ CASES = {
     "reshape-same": (_model("dims: [ -1, 4 ] reshape { shape: [ -1, 2, 2 ] }"), ""),
     "cpu-on-gpu": (_model(group="kind: KIND_CPU gpus: [ 0 ]"), "instance_group[0]"),
     "cpu-profile": (_model(group='kind: KIND_CPU profile: "1"'), "instance_group[0]"),
+    "gpu-accelerator-on-cpu": (_model(rest=_accelerator("gpu", "tensorrt")), ""),
+    "cpu-accelerator-on-cpu": (_model(rest=_accelerator("cpu", "openvino")), ""),
     "warm": (_model(rest=_warm(f"{_FLOATS} zero_data: true", batch="batch_size: 8 count: 2")), ""),
     "warm-too-large": (_model(rest=_warm(f"{_FLOATS} zero_data: true", batch="batch_size: 9")), "model_warmup 'w'"),
     "warm-skipped": (_model(rest=_warm(f"{_FLOATS} zero_data: true", batch="")), ""),

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from loadgen.cli.serving import levels, queues
 from loadgen.convert import warmup
 from loadgen.convert.config import ConfigError, FullTensor, Serving, model_config, render, show
 from loadgen.convert.flavours import require_flavour
@@ -16,11 +15,9 @@ from loadgen.convert.serve_options import (
     Queue,
     ServeOptionError,
     ServeOptions,
-    grid,
-    whole_numbers,
 )
 from loadgen.convert.warmup import Fill
-from loadgen.records import LoadgenError, TensorSpec
+from loadgen.records import TensorSpec
 from loadgen.triton import config as triton
 from loadgen.triton.config_enums import DataType, GroupKind, TimeoutAction
 from loadgen.triton.pbtxt import parse
@@ -120,7 +117,9 @@ def test_version_policies(text, policy):
     assert parse(render(serving(options=ServeOptions(versions=text)))).version_policy == policy
 
 
-@pytest.mark.parametrize("text", ["latest", "latest:0", "1,x", "newest"])
+@pytest.mark.parametrize(
+    "text", ["latest", "latest:0", "latest:4294967296", "1,x", "1,9223372036854775808", "newest"]
+)
 def test_version_policies_that_are_none(text):
     with pytest.raises(ConfigError, match="allowed are latest:N, all, or numbers"):
         render(serving(options=ServeOptions(versions=text)))
@@ -131,7 +130,10 @@ def test_version_policies_that_are_none(text):
     [
         ({"priority_levels": 2, "default_priority": 3}, "default_priority 3: the levels are 1 to 2"),
         ({"preserve_ordering": True, "priority_levels": 2}, "preserve_ordering: not with more than one"),
+        ({"priority_levels": 65_536}, "priority_levels 65536: must be 0 or more, at most 65535"),
+        ({"graph_level": 2**31}, "graph_level 2147483648: allowed are"),
         ({"preferred": (0,)}, "preferred"),
+        ({"gpus": (2**31,)}, "a GPU's number is 0 or more, at most 2147483647"),
         ({"warmup": ((0, 4),)}, "warmup"),
         ({"gpus": (-1,)}, "gpus"),
         (
@@ -148,6 +150,12 @@ def test_version_policies_that_are_none(text):
         ),
         ({"level_queues": ((1, Queue(5)),)}, "a queue of level 1: the priority levels are none"),
         ({"plan": PlanOptions(traffic="p.yaml", buckets=2)}, "^traffic, buckets: of a TensorRT engine only"),
+        ({"gpus": (0, 1, 0)}, r"gpus \[0, 1, 0\]: GPU 0 is given twice"),
+        (
+            {"flavour": Flavour.ONNX, "accelerators": ("openvino", "foo", "tensorrt:bogus=1")},
+            "accelerator foo: it is a GPU's, and no GPU runs this model; say which do, e.g. --gpus 0",
+        ),
+        ({"flavour": Flavour.ONNX, "gpus": (0,), "accelerators": (":a=b",)}, "an accelerator without a name"),
         ({"accelerators": ("tensorrt",)}, "accelerators are onnxruntime's own; the flavour is python"),
     ],
 )
@@ -190,19 +198,6 @@ def test_a_warm_up_longer_than_the_model_is_refused():
     warmup.require_lengths([(1, 64)], 64)
     with pytest.raises(ConfigError, match=r"warm-up 1x65: the model takes lengths 1\.\.64"):
         warmup.require_lengths([(1, 64), (1, 65)], 64)
-
-
-def test_lists_on_the_command_line():
-    assert whole_numbers("4, 8", "--preferred") == (4, 8)
-    assert grid("1x16, 8x128") == ((1, 16), (8, 128))
-    with pytest.raises(ServeOptionError, match="--gpus: '0;1'"):
-        whole_numbers("0;1", "--gpus")
-    with pytest.raises(ServeOptionError, match="--warmup: '16' is not allowed; batch x length"):
-        grid("16")
-    assert levels("3:2") == (3, 2)
-    for text in ("0", "x", "-1"):
-        with pytest.raises(ServeOptionError, match="levels or levels:default is"):
-            levels(text)
 
 
 def tensor(name, *axes, kind="FP32"):
@@ -306,8 +301,11 @@ def test_a_model_name_may_have_a_hundred_characters():
 
 @pytest.mark.parametrize(
     "bad",
-    [{"version": 0}, {"max_batch": 0}, {"delay_ns": -1}, {"instances": 0}, {"max_length": 0}, {"threads": 0}],
-)
+    [
+        {"version": 0}, {"max_batch": 0}, {"delay_ns": -1}, {"instances": 0}, {"max_length": 0}, {"threads": 0},
+        {"version": 2**63}, {"max_batch": 2**31}, {"delay_ns": 2**63}, {"instances": 2**31},
+    ],
+)  # fmt: skip
 def test_options_out_of_range(bad):
     key, value = next(iter(bad.items()))
     with pytest.raises(OptionError, match=f"{key} {value}: must be"):
@@ -317,48 +315,3 @@ def test_options_out_of_range(bad):
 def test_where_a_model_goes():
     options = ConvertOptions(name="m", repository=Path("r"), version=7)
     assert options.version_folder == Path("r/m/7")
-
-
-@pytest.mark.parametrize(
-    ("queue", "said"),
-    [
-        ({"most": -1}, "most -1 of a queue: must be 0 or more"),
-        ({"timeout_us": -5}, "timeout_us -5 of a queue"),
-        ({"delays": True}, "a queue without a timeout delays nothing"),
-        ({"override": True, "most": 3}, "there is none to override"),
-    ],
-)
-def test_queues_that_triton_would_not_take(queue, said):
-    with pytest.raises(ServeOptionError, match=said):
-        Queue(**queue)
-
-
-def test_queues_from_the_command_line():
-    """A level that is told one thing of its own has the rest of what is told for all."""
-    assert queues([], []) == (Queue(), ())
-    assert queues(["50ms:delay"], ["100", "3=20"]) == (
-        Queue(50_000, delays=True, most=100),
-        ((3, Queue(50_000, delays=True, most=20)),),
-    )
-    assert queues(["2=1s:override:delay"], []) == (
-        Queue(),
-        ((2, Queue(1_000_000, delays=True, override=True)),),
-    )
-    assert queues(["2=1s:reject", "9ms:delay"], []) == (Queue(9_000, delays=True), ((2, Queue(1_000_000)),))
-
-
-@pytest.mark.parametrize(
-    ("timeouts", "mosts", "said"),
-    [
-        (["50"], [], "--queue-timeout: "),
-        (["1ms:wait"], [], "--queue-timeout: 'wait' is not allowed; delay, reject and override are"),
-        (["x=1ms"], [], "--queue-timeout: 'x=1ms' is not allowed; VALUE or LEVEL=VALUE is"),
-        (["2=1ms", "2=3ms"], [], "--queue-timeout: level 2 given twice"),
-        ([], ["5", "6"], "--max-queue: all levels given twice"),
-        ([], ["0=5"], "--max-queue: '0=5' is not allowed"),
-        ([], ["-5"], "--max-queue: '-5' is not allowed; a whole number is"),
-    ],
-)
-def test_queues_that_cannot_be_read(timeouts, mosts, said):
-    with pytest.raises(LoadgenError, match=said):
-        queues(timeouts, mosts)

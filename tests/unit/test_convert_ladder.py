@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from loadgen.cli.app import app
+from loadgen.convert import served
 from loadgen.convert.convert import convert
 from loadgen.convert.encoder import load_encoder
 from loadgen.convert.ladder import (
@@ -171,7 +172,7 @@ class Double(BaseHTTPRequestHandler):
         self.server.seen.append((self.path, feeds["input_ids"].shape))
         out = self.server.answer(feeds)
         if isinstance(out, str):
-            self.send(400, json.dumps({"error": out}).encode())
+            self.send(503 if "queue size" in out else 400, json.dumps({"error": out}).encode())
             return
         told = {
             "outputs": [
@@ -234,6 +235,32 @@ def test_a_server_is_asked_in_one_request_and_in_many(double, encoders):
         pytest.raises(ParityError, match="does not answer"),
     ):
         rungs["served, http"](feeds)
+
+
+def test_what_the_models_own_queue_refuses_is_asked_again(double, encoders, monkeypatch):
+    """Field case 18: the requests of the check are more than a short queue holds."""
+    encoder = encoders["sentence"]
+    want, full, waiting = torch_run(encoder), "Exceeds maximum queue size", threading.Semaphore(1)
+
+    def answer(feeds):
+        if not waiting.acquire(blocking=False):
+            return full
+        try:
+            return want(feeds)
+        finally:
+            waiting.release()
+
+    double.answer = answer
+    feeds = {name: np.ones((16, 7), np.int64) for name in encoder.inputs}
+    with served_rungs(parse_target(url(double)), "m") as rungs:
+        np.testing.assert_allclose(rungs["served, http, at once"](feeds), want(feeds), rtol=0, atol=1e-6)
+        monkeypatch.setattr(served, "_PATIENCE_S", 0.1)
+        double.answer = lambda _: full
+        with pytest.raises(
+            ParityError, match=rf'503 {{"error": "{full}"}}; asked again for .*--max-queue, --queue-timeout'
+        ):
+            rungs["served, http"](feeds)
+    assert double.seen[-3:] == [("/v2/models/m/infer", (16, 7))] * 3
 
 
 @pytest.fixture(scope="module")

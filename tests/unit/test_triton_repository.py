@@ -4,6 +4,8 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from loadgen.triton.config_check import check
+from loadgen.triton.pbtxt import parse
 from loadgen.triton.repository import RepositoryError, read_model, read_repository
 from tests.support.cli import loadgen
 from tests.support.configs import CASES, MODEL, write_repository
@@ -31,7 +33,31 @@ def test_what_loads_and_does_not_do_what_it_seems_to_is_a_note(models):
     assert notes["warm-skipped"] == ["batch_size 0: it is skipped"]
     assert notes["batching-of-nothing"] == ["does nothing: max_batch_size is 0"]
     assert notes["versions-some"] == ["version 3 is not there; there are 1"]
+    assert notes["gpu-accelerator-on-cpu"] == ["tensorrt: no instance runs on a GPU, all are KIND_CPU"]
+    assert notes["cpu-accelerator-on-cpu"] == []
     assert notes["plain"] == []
+
+
+@pytest.mark.parametrize(
+    ("groups", "said"),
+    [
+        ("instance_group { kind: KIND_GPU }", ["openvino: no instance runs on a CPU, all are KIND_GPU"]),
+        (
+            "instance_group [ { kind: KIND_CPU }, { kind: KIND_CPU } ]",
+            ["tensorrt, cuda: no instance runs on a GPU, all are KIND_CPU"],
+        ),
+        ("instance_group [ { kind: KIND_CPU }, { kind: KIND_GPU } ]", []),
+        ("instance_group { count: 2 }", []),
+        ("", []),
+    ],
+)
+def test_an_accelerator_without_its_device_is_a_note(groups, said):
+    text = (
+        'platform: "onnxruntime_onnx" input { name: "x" data_type: TYPE_FP32 dims: [ 4 ] } '
+        'output { name: "y" data_type: TYPE_FP32 dims: [ 4 ] } optimization { execution_accelerators { '
+        'gpu_execution_accelerator: [ { name: "tensorrt" }, { name: "cuda" } ] cpu_execution_accelerator: [ { name: "openvino" } ] } } '
+    )
+    assert [found.text for found in check(parse(text + groups))] == said
 
 
 def onnx_file(path, *, inputs, outputs):
