@@ -16,7 +16,7 @@ import numpy as np
 from loadgen.convert.encoder import first_line
 from loadgen.convert.inputs import DATATYPES, NUMPY
 from loadgen.convert.ladder import AT_ONCE
-from loadgen.convert.parity import Feeds, Floats, ParityError, Run
+from loadgen.convert.parity import Feeds, Floats, ParityError, Run, as_numbers
 from loadgen.records import Tensor
 from loadgen.target import Target
 from loadgen.wire import kserve_http
@@ -109,7 +109,7 @@ def _http(target: Target, model: str, version: str) -> Iterator[Run]:
         if first.datatype not in NUMPY:
             raise ParityError(f"parity: {model} answers in {first.datatype}, which is not compared")
         kind = np.dtype(NUMPY[first.datatype]).newbyteorder("<")
-        return np.frombuffer(first.data, kind).reshape(first.shape).astype(np.float32)
+        return as_numbers(np.frombuffer(first.data, kind).reshape(first.shape))
 
     yield run
 
@@ -130,6 +130,6 @@ def _grpc(target: Target, model: str, version: str) -> Iterator[Run]:
                 answer = client.infer(model, inputs, model_version=version, client_timeout=_TIMEOUT_S)
             except InferenceServerException as why:
                 raise _refusal(target, model, str(why.message())) from None
-            return np.asarray(answer.as_numpy(answer.get_response().outputs[0].name), np.float32)
+            return as_numbers(answer.as_numpy(answer.get_response().outputs[0].name))
 
         yield run
