@@ -84,6 +84,11 @@ def test_an_interrupt_after_the_work_changes_no_exit_code(moment):
     assert script(moment, "report", "nosuch").returncode == 2
 
 
+def test_an_interrupt_in_a_string_that_is_run_is_told_by_the_exit_code():
+    done = script(_IN_AN_IMPORT.replace("press()", "exec('press()')"), "report", "nosuch")
+    assert (done.returncode, done.stderr) == (130, "interrupted\n")
+
+
 def test_a_fault_made_of_an_interrupt_is_an_interrupt(monkeypatch, tmp_path):
     def swallows(*_):
         try:

@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import os
 import platform
 import re
+import signal
 from dataclasses import replace
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -311,25 +313,64 @@ def test_a_training_step_changes_the_weights_of_a_copy_only(tiny):
     assert all(w.grad is None for w in trainer.module.parameters())
 
 
-def test_ctrl_c_keeps_the_cells_that_are_finished(tiny, tmp_path, monkeypatch):
+def press_after(monkeypatch, cells):
+    """Ctrl-C while the cell after so many is measured."""
     real, seen = run_module._inferred, []
 
     def interrupted(bench, engine, cell):
-        if len(seen) == 3:
-            raise KeyboardInterrupt
+        if len(seen) == cells:
+            os.kill(os.getpid(), signal.SIGINT)
         seen.append(cell)
         return real(bench, engine, cell)
 
     monkeypatch.setattr(run_module, "_inferred", interrupted)
-    arguments = ["bench", "engine", tiny, "--batches", "1,2", "--lengths", "8,16", "--runtimes", "torch"]
-    done = CliRunner().invoke(
-        app,
-        [*arguments, "--seconds", "0", "--rounds", "2", "--device", "cpu", "--out", str(tmp_path), "--json"],
-    )
-    assert done.exit_code == 130
-    told = json.loads(done.stdout)
+
+
+FOUR = ["--batches", "1,2,1", "--lengths", "8,16", "--runtimes", "torch", "--seconds", "0", "--rounds", "2"]
+
+
+@pytest.mark.parametrize("more", [["--json"], []])
+def test_ctrl_c_keeps_the_cells_that_are_finished(tiny, tmp_path, monkeypatch, more):
+    press_after(monkeypatch, 3)
+    done = loadgen("bench", "engine", tiny, *FOUR, "--device", "cpu", "--out", tmp_path, *more)
+    assert done.code == 130
+    assert done.err.splitlines()[-1] == f"interrupted after 3 of 4 cells: {tmp_path / 'engine.json'}"
+    told = json.loads((tmp_path / "engine.json").read_text())
     assert (told["finished"], len(told["cells"])) == (False, 3)
-    assert json.loads((tmp_path / "engine.json").read_text())["finished"] is False
+    if more:
+        assert done.json["cells"] == told["cells"]
+    else:
+        assert f"written to {tmp_path}" in done.out
+
+
+def test_ctrl_c_before_the_first_cell_leaves_no_folder(tiny, tmp_path, monkeypatch):
+    press_after(monkeypatch, 0)
+    done = loadgen("bench", "engine", tiny, *FOUR, "--device", "cpu", "--out", tmp_path / "deep" / "out")
+    assert (done.code, done.out) == (130, "")
+    assert done.err.splitlines()[-1] == "interrupted: nothing was measured"
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "kept").touch()
+    done = loadgen("bench", "engine", tiny, *FOUR, "--device", "cpu", "--out", tmp_path / "there")
+    assert (done.code, [file.name for file in tmp_path.glob("*/*")]) == (130, ["kept"])
+
+
+def test_ctrl_c_while_the_cells_are_written_is_too_late(tiny, tmp_path, monkeypatch):
+    def written(told):
+        os.kill(os.getpid(), signal.SIGINT)
+        return page(told)
+
+    monkeypatch.setattr("loadgen.enginebench.page.page", written)
+    done = loadgen("bench", "engine", tiny, *FOUR, "--device", "cpu", "--out", tmp_path, "--json")
+    assert (done.code, len(done.json["cells"])) == (0, 4)
+    assert (tmp_path / "engine.html").exists()
+
+
+def test_ctrl_c_while_the_slowest_cell_is_traced_keeps_them_all(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("loadgen.enginebench.job.write_trace", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    done = loadgen("bench", "engine", tiny, *FOUR, "--device", "cpu", "--out", tmp_path, "--trace")
+    assert done.code == 130
+    assert done.err.splitlines()[-1] == f"interrupted after 4 of 4 cells: {tmp_path / 'engine.json'}"
 
 
 def test_one_cell_out_of_memory_costs_that_cell(tiny, monkeypatch):
