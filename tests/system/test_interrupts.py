@@ -54,37 +54,43 @@ sys.last_of_all = Last()
 """
 
 
-def script(text, *args):
-    """`loadgen *args` as a process of its own, in which `text` has been run."""
-    return subprocess.run(
-        [sys.executable, "-c", _START + text + "main()\n", *map(str, args)], capture_output=True, text=True,
-        check=False, timeout=60, env=os.environ | {"PYTHONPATH": str(ROOT)},
-    )  # fmt: skip
+@pytest.fixture
+def script(tmp_path):
+    """`loadgen *args` as a process of its own, in which a text has been run."""
+
+    def run(text, *args):
+        (tmp_path / "pressed.py").write_text(_START + text + "main()\n")
+        return subprocess.run(
+            [sys.executable, "-m", "pressed", *map(str, args)], capture_output=True, text=True, check=False, timeout=60,
+            cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)},
+        )  # fmt: skip
+
+    return run
 
 
 def press():
     os.kill(os.getpid(), signal.SIGINT)
 
 
-def test_an_interrupt_inside_an_extension_is_no_import_error():
+def test_an_interrupt_inside_an_extension_is_no_import_error(script):
     done = script(_IN_AN_EXTENSION, "report", "nosuch")
     assert (done.returncode, done.stdout, done.stderr) == (130, "pressed\n", "interrupted\n")
 
 
-def test_an_interrupt_while_a_verb_is_imported_says_its_line():
+def test_an_interrupt_while_a_verb_is_imported_says_its_line(script):
     done = script(_IN_AN_IMPORT, "report", "nosuch")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
 
 
 @pytest.mark.parametrize("moment", [_AT_EXIT, _WHILE_THREADS_END, _AT_THE_VERY_END])
-def test_an_interrupt_after_the_work_changes_no_exit_code(moment):
+def test_an_interrupt_after_the_work_changes_no_exit_code(script, moment):
     done = script(moment, "--version")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith("loadgen ")
     assert script(moment, "report", "nosuch").returncode == 2
 
 
-def test_an_interrupt_in_a_string_that_is_run_is_told_by_the_exit_code():
+def test_an_interrupt_in_a_string_that_is_run_is_told_by_the_exit_code(script):
     done = script(_IN_AN_IMPORT.replace("press()", "exec('press()')"), "report", "nosuch")
     assert (done.returncode, done.stderr) == (130, "interrupted\n")
 
