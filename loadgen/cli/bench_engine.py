@@ -57,8 +57,9 @@ def engine(
         bool, typer.Option("--autotune", help="Choose runtime, precision and batch within the limits below.")
     ] = False,
     floor: Annotated[
-        float, typer.Option(help="Least agreement with fp32: embedding ranks, else cosine.")
-    ] = 0.98,
+        float | None,
+        typer.Option(help="Least agreement with fp32: embedding ranks, else cosine; 0.98 when left out."),
+    ] = None,
     ceiling: Annotated[str | None, typer.Option(help='Most peak memory, e.g. "2GiB".')] = None,
     max_latency: Annotated[str | None, typer.Option(help='Longest median call, e.g. "50ms".')] = None,
     trace: Annotated[bool, typer.Option("--trace", help="Profile the slowest cell into trace.json.")] = False,
@@ -79,7 +80,7 @@ def engine(
         from loadgen.convert.options import SourceOptions
         from loadgen.enginebench.cells import Asked
         from loadgen.enginebench.job import RESULT, Job, bench_engine
-        from loadgen.enginebench.result import Wanted
+        from loadgen.enginebench.result import FLOOR, Wanted
         from loadgen.enginebench.run import find_device
 
         asked = Asked(
@@ -90,10 +91,13 @@ def engine(
         if autotune and mode != "infer":
             raise LoadgenError("--autotune chooses among --mode infer; training has no accuracy to hold")
         wanted = Wanted(
-            floor,
+            FLOOR if floor is None else floor,
             None if ceiling is None else _read("--ceiling", parse_bytes, ceiling),
             None if max_latency is None else _read("--max-latency", parse_duration, max_latency),
         )
+        limits = {"--floor": floor, "--ceiling": ceiling, "--max-latency": max_latency}
+        if not autotune and (given := [option for option, value in limits.items() if value is not None]):
+            raise LoadgenError(f"{', '.join(given)}: a limit of the choice, which --autotune asks for")
         meant = SourceOptions(
             task=task, pooling=pooling, random_seed=random_weights, trust_remote_code=trust_remote_code, inputs=inputs,
             tensors=tuple(tensor or ()), output=output,
@@ -202,4 +206,7 @@ def _show_choice(choice: dict[str, Any] | None) -> None:
         typer.echo(f"nothing keeps to the limits: {reasons or 'nothing was measured'}")
         return
     batches = ", ".join(f"{one['batch']} at length {length}" for length, one in choice["batches"].items())
-    typer.echo(f"choose {choice['runtime']} in {choice['precision']}, batch {batches}")
+    least = min(one["agreement"] for one in choice["batches"].values())
+    typer.echo(
+        f"choose {choice['runtime']} in {choice['precision']}, batch {batches}; agreement with fp32 {least:.4f}"
+    )

@@ -157,6 +157,19 @@ def test_no_choice_says_why():
     assert choose(GRID, Wanted(ceiling_bytes=1))["refused"][0]["why"].startswith("peak 100 MiB over 1 B")
 
 
+def test_no_cell_without_agreement_is_chosen():
+    """Answers that are all zeros have their ranks in common with any that are all alike."""
+    blank = cell("onnxruntime", "fp16", cosine=0.0, ranks=1.0, ms=1)
+    for worse in (
+        blank, replace(blank, cosine=-0.5), replace(blank, cosine=float("nan")), replace(blank, cosine=None),
+        replace(blank, cosine=None, ranks=None), replace(blank, cosine=1.0, ranks=float("nan")),
+    ):  # fmt: skip
+        told = choose([worse, cell(ms=9)], Wanted(floor=0.5))
+        assert (told["runtime"], told["batches"]["16"]["agreement"]) == ("torch", 1.0)
+        assert told["refused"][0]["why"].startswith("agreement ")
+        assert choose([worse], Wanted(floor=0.5))["runtime"] is None
+
+
 def test_ranks_are_the_floor_s_figure_where_there_are_any():
     good = cell(cosine=0.5, ranks=0.99)
     assert Wanted(floor=0.98).fault(good) is None
@@ -435,7 +448,7 @@ def test_a_gpu_that_is_not_there_is_refused():
 
 
 def bench(*arguments):
-    return loadgen("bench", "engine", *arguments, "--seconds", "0", "--rounds", "2", "--device", "cpu")
+    return loadgen("bench", "engine", "--seconds", "0", "--rounds", "2", "--device", "cpu", *arguments)
 
 
 def test_what_cannot_be_measured_or_written_is_one_line(tiny, tmp_path):
@@ -446,11 +459,19 @@ def test_what_cannot_be_measured_or_written_is_one_line(tiny, tmp_path):
         ((tmp_path / "model.onnx",), 2, f"{tmp_path / 'model.onnx'} is no ONNX file that runs"),
         (("some.module:factory",), 2, "'some.module:factory': there is no module some.module"),
         ((tiny, "--floor", "2", "--autotune"), 2, "floor 2.0: an agreement is -1 to 1"),
+        ((tiny, "--floor", "0.5"), 2, "--floor: a limit of the choice, which --autotune asks for"),
+        ((tiny, "--ceiling", "1GiB", "--max-latency", "1ms"), 2, "--ceiling, --max-latency: a limit"),
+        ((tiny, "--seconds", "inf"), 2, "seconds inf: a number of 0 or more"),
         ((tiny, "--floor", "nan"), 2, "floor nan: an agreement is -1 to 1"),
     ):  # fmt: skip
         answer = bench(*arguments)
         assert (answer.code, len(answer.error_lines)) == (code, 1)
         assert says in answer.error_lines[0]
+
+
+def test_seconds_that_are_no_number_are_refused():
+    with pytest.raises(BenchError, match="seconds nan: a number of 0 or more is expected"):
+        Asked(seconds=float("nan"))
 
 
 def test_exit_codes_tell_a_choice_from_none_and_figures_from_none(tiny, tmp_path):
