@@ -26,6 +26,7 @@ from loadgen.convert.sidecar import SIDECAR
 from loadgen.convert.sources import TOKENIZER, Source, find_source, numbers, sha256
 from loadgen.convert.warmup import Fill, require_lengths
 from loadgen.environment.facts import available_memory, machine, quick
+from loadgen.triton.install import check as check_triton
 from loadgen.units import finite_only, show_bytes
 
 FORMAT = 1
@@ -142,6 +143,8 @@ def _require(options: ConvertOptions) -> None:
     require_flavour(options)
     if options.calibration is not None:
         require_rows(options.calibration)
+    if options.check_served:
+        check_triton()
 
 
 def _forced(sidecar: Mapping[str, Any], parity: list[ParityPoint]) -> list[str]:

@@ -160,6 +160,13 @@ def check_platform() -> None:
         )
 
 
+def check() -> None:
+    """Raises LoadgenError for what keeps the embedded Triton from being used here, installed or not: seen at once."""
+    check_platform()
+    packages()
+    _libdir()
+
+
 def installed() -> Environment | None:
     """The environment if it is complete, without touching anything."""
     folder = home() / environment_name()
@@ -172,7 +179,7 @@ def ensure_installed(say: Say) -> Environment:
     `say` is given one line of progress at a time.  Raises LoadgenError: unsupported machine, folder not
     writable, packages not reachable (with pip's last lines).
     """
-    check_platform()
+    check()
     libdir = _libdir()
     folder = home() / environment_name()
     if not (folder / _STAMP).exists():
