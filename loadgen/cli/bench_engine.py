@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import math
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loadgen import interrupts
 from loadgen.cli import sources
 from loadgen.cli.progress import Progress
 from loadgen.records import LoadgenError, NotMeasuredError
 from loadgen.units import UnitError, parse_bytes, parse_duration, show_bytes, show_ns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 _HEAD = ("engine", "batch", "length", "median", "p99", "samples/s", "tokens/s", "peak", "cosine")
 _ROW = "{:18} {:>5} {:>6} {:>8} {:>8} {:>9} {:>10} {:>9} {:>7}"
@@ -51,8 +57,9 @@ def engine(
         bool, typer.Option("--autotune", help="Choose runtime, precision and batch within the limits below.")
     ] = False,
     floor: Annotated[
-        float, typer.Option(help="Least agreement with fp32: embedding ranks, else cosine.")
-    ] = 0.98,
+        float | None,
+        typer.Option(help="Least agreement with fp32: embedding ranks, else cosine; 0.98 when left out."),
+    ] = None,
     ceiling: Annotated[str | None, typer.Option(help='Most peak memory, e.g. "2GiB".')] = None,
     max_latency: Annotated[str | None, typer.Option(help='Longest median call, e.g. "50ms".')] = None,
     trace: Annotated[bool, typer.Option("--trace", help="Profile the slowest cell into trace.json.")] = False,
@@ -69,41 +76,58 @@ def engine(
 
     Example: loadgen bench engine minilm --precisions fp32,int8 --autotune
     """
-    from loadgen.convert.options import SourceOptions
-    from loadgen.enginebench.cells import Asked
-    from loadgen.enginebench.job import Job, bench_engine
-    from loadgen.enginebench.result import Wanted
-    from loadgen.enginebench.run import find_device
+    with _nothing_kept():
+        from loadgen.convert.options import SourceOptions
+        from loadgen.enginebench.cells import Asked
+        from loadgen.enginebench.job import RESULT, Job, bench_engine
+        from loadgen.enginebench.result import FLOOR, Wanted
+        from loadgen.enginebench.run import find_device
 
-    asked = Asked(
-        batches=_numbers("--batches", batches), lengths=_numbers("--lengths", lengths),
-        precisions=_names(precisions), runtimes=_names(runtimes), mode=mode, device=find_device(device),
-        seconds=seconds, rounds=rounds, warmup=warmup, threads=threads,
-    )  # fmt: skip
-    if autotune and mode != "infer":
-        raise LoadgenError("--autotune chooses among --mode infer; training has no accuracy to hold")
-    wanted = Wanted(
-        floor,
-        None if ceiling is None else _read("--ceiling", parse_bytes, ceiling),
-        None if max_latency is None else _read("--max-latency", parse_duration, max_latency),
-    )
-    meant = SourceOptions(
-        task=task, pooling=pooling, random_seed=random_weights, trust_remote_code=trust_remote_code, inputs=inputs,
-        tensors=tuple(tensor or ()), output=output,
-    )  # fmt: skip
-    with Progress() as progress:
-        told = bench_engine(
-            Job(source, asked, calibration, wanted if autotune else None, trace, out, meant), progress.tick
+        asked = Asked(
+            batches=_numbers("--batches", batches), lengths=_numbers("--lengths", lengths),
+            precisions=_names(precisions), runtimes=_names(runtimes), mode=mode, device=find_device(device),
+            seconds=seconds, rounds=rounds, warmup=warmup, threads=threads,
+        )  # fmt: skip
+        if autotune and mode != "infer":
+            raise LoadgenError("--autotune chooses among --mode infer; training has no accuracy to hold")
+        wanted = Wanted(
+            FLOOR if floor is None else floor,
+            None if ceiling is None else _read("--ceiling", parse_bytes, ceiling),
+            None if max_latency is None else _read("--max-latency", parse_duration, max_latency),
         )
+        limits = {"--floor": floor, "--ceiling": ceiling, "--max-latency": max_latency}
+        if not autotune and (given := [option for option, value in limits.items() if value is not None]):
+            raise LoadgenError(f"{', '.join(given)}: a limit of the choice, which --autotune asks for")
+        meant = SourceOptions(
+            task=task, pooling=pooling, random_seed=random_weights, trust_remote_code=trust_remote_code, inputs=inputs,
+            tensors=tuple(tensor or ()), output=output,
+        )  # fmt: skip
+        job = Job(source, asked, calibration, wanted if autotune else None, trace, out, meant)
+        with Progress() as progress:
+            told = bench_engine(job, progress.tick, interrupts.settle)
     if as_json:
         typer.echo(json.dumps(told, indent=1))
     else:
         _show(told, out)
-    _end(told)
+    _end(told, out / RESULT)
 
 
-def _end(told: dict[str, Any]) -> None:
+@contextmanager
+def _nothing_kept() -> Iterator[None]:
+    """An interrupt that comes this far has found no finished cell."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo("interrupted: nothing was measured", err=True)
+        raise typer.Exit(130) from None
+
+
+def _end(told: dict[str, Any], file: Path) -> None:
     """The exit code: 130 interrupted, 3 nothing measured or not written, 1 nothing keeps to the limits."""
+    if not told["finished"]:
+        asked = math.prod(len(told["asked"][key]) for key in ("runtimes", "precisions", "batches", "lengths"))
+        kept = "" if told.get("not_written") else f": {file}"
+        typer.echo(f"interrupted after {len(told['cells'])} of {asked} cells{kept}", err=True)
     if told.get("not_written"):
         raise NotMeasuredError(told["not_written"])
     if not told["finished"]:
@@ -164,8 +188,6 @@ def _show(told: dict[str, Any], out: Path) -> None:
             f"{one['samples_per_s']:,.1f} samples/s"
         )
     _show_choice(told.get("choice"))
-    if not told["finished"]:
-        typer.echo("interrupted: what is above was finished", err=True)
     if (rows := told.get("calibration")) is not None:
         typer.echo(f"calibrated with {rows['rows']} rows: {rows['source']}, {rows['made_of']}")
     if not told.get("not_written"):
@@ -184,4 +206,7 @@ def _show_choice(choice: dict[str, Any] | None) -> None:
         typer.echo(f"nothing keeps to the limits: {reasons or 'nothing was measured'}")
         return
     batches = ", ".join(f"{one['batch']} at length {length}" for length, one in choice["batches"].items())
-    typer.echo(f"choose {choice['runtime']} in {choice['precision']}, batch {batches}")
+    least = min(one["agreement"] for one in choice["batches"].values())
+    typer.echo(
+        f"choose {choice['runtime']} in {choice['precision']}, batch {batches}; agreement with fp32 {least:.4f}"
+    )

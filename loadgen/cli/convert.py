@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loadgen import interrupts
 from loadgen.cli import serving, sources
 from loadgen.cli.output import stderr_console
 from loadgen.convert.serve_options import Flavour, PlanOptions
@@ -174,7 +175,7 @@ def convert(
         progress.print(f"[dim]{time.monotonic() - start:6.1f} s[/dim]  {escape(text)}", highlight=False)
 
     try:
-        result = run_convert(source, options, step)
+        result = run_convert(source, options, step, interrupts.settle)
     except KeyboardInterrupt:
         step("interrupted: nothing was published")
         raise typer.Exit(130) from None

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from loadgen.records import LoadgenError
+
 app = typer.Typer(help="The machine and the software that measure.", invoke_without_command=True)
 
 
@@ -26,8 +28,8 @@ def env(
         return
     from loadgen.environment.checks import mismatches
 
-    facts = _here()
-    found = mismatches(facts["environment"])
+    facts, faults = _here()
+    found = [*faults, *mismatches(facts["environment"])]
     if as_json:
         typer.echo(json.dumps({**facts, "mismatches": found}, indent=1))
         return
@@ -60,13 +62,19 @@ def diff(
     typer.echo(f"{len(found)} differences" if found else "the same")
 
 
-def _here() -> dict[str, Any]:
+def _here() -> tuple[dict[str, Any], list[str]]:
+    """All that is to be seen, and what of the embedded Triton's own settings is refused."""
     from loadgen.environment.probe import full
     from loadgen.lab.facts import client_facts
     from loadgen.triton.install import home, installed, packages
 
-    triton = list(packages()) if installed() is not None else None
-    return {**client_facts(), "triton": triton, "triton_home": str(home()), "environment": full()}
+    triton, faults = None, []
+    try:
+        triton = list(packages()) if installed() is not None else None
+    except LoadgenError as why:  # every other verb refuses it, this one is asked why
+        faults = [str(why)]
+    told = {**client_facts(), "triton": triton, "triton_home": str(home()), "environment": full()}
+    return told, faults
 
 
 def _of(text: str) -> dict[str, Any]:

@@ -10,8 +10,9 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import signal
 import sys
+
+from loadgen import interrupts
 
 TRACE = "LOADGEN_TRACE"
 _OF_THE_MACHINE = (
@@ -27,8 +28,8 @@ _OF_THE_MACHINE = (
 
 def main() -> None:
     """Runs the command line and exits."""
+    interrupts.install()
     _open_standard_streams()
-    _polite_ends_as_ctrl_c()
     os.environ.setdefault(
         "GRPC_ENABLE_FORK_SUPPORT", "0"
     )  # we only start programs; it talks on stderr about that
@@ -39,14 +40,10 @@ def main() -> None:
         code = 130
     except (BrokenPipeError, SystemExit):  # `loadgen report | head`: the reader had enough; rich exits of it
         code = 0
-    sys.exit(_flushed(code))
-
-
-def _polite_ends_as_ctrl_c() -> None:
-    """An end that others ask for cleans up as Ctrl-C does; what the caller ignores stays so (nohup)."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is signal.SIG_DFL:
-            signal.signal(number, signal.default_int_handler)
+    interrupts.settle()
+    code = _flushed(code)
+    interrupts.leave(code)
+    sys.exit(code)
 
 
 def _open_standard_streams() -> None:
@@ -93,7 +90,12 @@ def _call() -> int:
     from loadgen.records import LoadgenError
 
     try:
-        return app(prog_name="loadgen", standalone_mode=False) or 0
+        # Not by typer's own main, which makes an exit code of an interrupt that nobody has told.
+        command = typer.main.get_command(app)
+        with command.make_context("loadgen", sys.argv[1:]) as context:
+            return command.invoke(context) or 0
+    except typer.Exit as why:
+        return why.exit_code
     except typer.Abort as why:
         raise KeyboardInterrupt from why
     except LoadgenError as why:
@@ -107,6 +109,8 @@ def _call() -> int:
             with contextlib.suppress(OSError):
                 show()
             return int(getattr(why, "exit_code", 2))
+        if interrupts.came():  # code in C, and some in Python, answers an interrupt with a fault of its own
+            raise KeyboardInterrupt from why
         if os.environ.get(TRACE):
             raise
         if isinstance(why, OSError) and why.errno in _OF_THE_MACHINE:

@@ -26,6 +26,7 @@ from loadgen.convert.sidecar import SIDECAR
 from loadgen.convert.sources import TOKENIZER, Source, find_source, numbers, sha256
 from loadgen.convert.warmup import Fill, require_lengths
 from loadgen.environment.facts import available_memory, machine, quick
+from loadgen.triton.install import check as check_triton
 from loadgen.units import finite_only, show_bytes
 
 FORMAT = 1
@@ -52,10 +53,16 @@ def _silent(_step: str) -> None:
     pass
 
 
-def convert(source: str, options: ConvertOptions, progress: Progress = _silent) -> ConvertResult:
+def convert(
+    source: str,
+    options: ConvertOptions,
+    progress: Progress = _silent,
+    moving: Callable[[], None] = lambda: None,
+) -> ConvertResult:
     """Converts `source` (anything find_source knows) and publishes it as `options.name`.
 
-    `progress` is told each step as it begins.  Raises a LoadgenError of one line: no such model, libraries
+    `progress` is told each step as it begins, and `moving` when there is no way back: what is published from there on
+    is published whole, and an interrupt waits for that.  Raises a LoadgenError of one line: no such model, libraries
     missing, an export or a parity that failed, a repository that cannot be written; then nothing is published.
     """
     found = find_source(source, options.source)
@@ -104,7 +111,7 @@ def convert(source: str, options: ConvertOptions, progress: Progress = _silent) 
             for file in sorted(stage.model.rglob("*"))
             if file.is_file()
         }
-        publish.publish(stage, options)
+        publish.publish(stage, options, moving)
     return ConvertResult(options.name, options.version, options.version_folder, files, tuple(parity), sidecar)
 
 
@@ -136,6 +143,8 @@ def _require(options: ConvertOptions) -> None:
     if options.calibration is not None:
         require_rows(options.calibration)
     require_flavour(options)
+    if options.check_served:
+        check_triton()
 
 
 def _run_nowhere(sidecar: Mapping[str, Any], options: ConvertOptions) -> list[str]:

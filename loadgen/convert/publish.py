@@ -10,12 +10,13 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from loadgen.convert.options import ConvertOptions
+from loadgen.interrupts import held
 from loadgen.records import LoadgenError
 from loadgen.units import show_bytes
 
@@ -82,17 +83,22 @@ def staged(options: ConvertOptions, need_bytes: int = 0) -> Iterator[Stage]:
         shutil.rmtree(top, ignore_errors=True)
 
 
-def publish(stage: Stage, options: ConvertOptions) -> None:
-    """Moves what is staged into place.  Raises PublishError; then the repository is as it was."""
+def publish(stage: Stage, options: ConvertOptions, moving: Callable[[], None] = lambda: None) -> None:
+    """Moves what is staged into place.  Raises PublishError; then the repository is as it was.
+
+    `moving` is told right before the first move: an interrupt from there on waits until all is in place.
+    """
     with disk_errors(options.repository):
         _flush(stage.model)
         refuse_existing(options)  # again: somebody else may have published meanwhile
-        if not options.model_folder.exists():
-            stage.model.rename(options.model_folder)
-        else:
-            _add_version(stage, options)
-        _sync_folder(options.model_folder)
-        _sync_folder(options.repository)
+        moving()
+        with held():
+            if not options.model_folder.exists():
+                stage.model.rename(options.model_folder)
+            else:
+                _add_version(stage, options)
+            _sync_folder(options.model_folder)
+            _sync_folder(options.repository)
 
 
 def _add_version(stage: Stage, options: ConvertOptions) -> None:

@@ -47,8 +47,10 @@ class Asked:
         for key in ("batches", "lengths"):
             if min(getattr(self, key), default=1 if key == "lengths" else 0) < 1:
                 raise BenchError(f"{key}: whole numbers of 1 or more are expected")
-        if self.rounds < 1 or self.warmup < 1 or not self.seconds >= 0:
-            raise BenchError("rounds and warmup must be 1 or more, seconds 0 or more")
+        if self.rounds < 1 or self.warmup < 1:
+            raise BenchError("rounds and warmup must be 1 or more")
+        if not 0 <= self.seconds < math.inf:
+            raise BenchError(f"seconds {self.seconds}: a number of 0 or more is expected")
 
     def engines(self) -> Iterator[tuple[str, str]]:
         """(runtime, precision), each opened once; sizes are then run in ascending order."""
@@ -98,6 +100,17 @@ class Cell:
     @property
     def tokens_per_s(self) -> float | None:
         return self.batch * self.length * 1e9 / self.median_ns if self.median_ns and self.tokens else None
+
+    @property
+    def agreement(self) -> float | None:
+        """With FP32: of embedding ranks where there are any, else the cosine.  None where nothing was compared.
+
+        Answers that all point one way, or nowhere, have their ranks in common with any others: a cosine that is not
+        above zero overrules them.
+        """
+        if self.ranks is None or self.cosine is None or not self.cosine > 0:
+            return self.cosine
+        return self.ranks
 
     @property
     def peak_bytes(self) -> int | None:

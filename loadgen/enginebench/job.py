@@ -6,6 +6,8 @@ It must not know the command line.
 import errno
 import json
 import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -44,18 +46,19 @@ class Job:
     meant: SourceOptions = field(default_factory=SourceOptions)
 
 
-def bench_engine(job: Job, say: Say = lambda _: None) -> dict[str, Any]:
+def bench_engine(
+    job: Job, say: Say = lambda _: None, measured: Callable[[], None] = lambda: None
+) -> dict[str, Any]:
     """Measures and returns what engine.json holds; an interrupted grid is `finished: false`.
 
-    What could be measured and not written has its reason in `not_written`.  Raises LoadgenError.
+    `measured` is told when there is something to keep and nothing left but to write it.  What could be measured and
+    not written has its reason in `not_written`.  Raises LoadgenError, and KeyboardInterrupt before the first cell.
     """
     require_libraries()
     found = find_source(job.source, job.meant)
-    if job.out is not None:
-        _make(job.out)
     try:
-        with contained(found.label):
-            return _measured(job, found, say)
+        with _made(job.out), contained(found.label):
+            return _measured(job, found, say, measured)
     except OSError as why:
         if why.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -63,14 +66,25 @@ def bench_engine(job: Job, say: Say = lambda _: None) -> dict[str, Any]:
         raise NotMeasuredError(f"cannot write {where}: {why.strerror}; TMPDIR names another place") from None
 
 
-def _make(out: Path) -> None:
+@contextmanager
+def _made(out: Path | None) -> Iterator[None]:
+    """The folder is there before anything is measured; when nothing is, what was made for it goes again."""
+    new = [] if out is None else [folder for folder in (out, *out.parents) if not folder.exists()]
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        if out is not None:
+            out.mkdir(parents=True, exist_ok=True)
     except OSError as why:
         raise BenchError(f"--out {out} cannot be made a folder: {why.strerror}") from None
+    try:
+        yield
+    except BaseException:
+        with suppress(OSError):  # not empty
+            for folder in new:
+                folder.rmdir()
+        raise
 
 
-def _measured(job: Job, found: Source, say: Say) -> dict[str, Any]:
+def _measured(job: Job, found: Source, say: Say, measured: Callable[[], None]) -> dict[str, Any]:
     say(f"loading {found.label} from {found.origin}")
     encoder = load_encoder(found, max(job.asked.lengths, default=None))
     if not job.asked.lengths:
@@ -86,12 +100,20 @@ def _measured(job: Job, found: Source, say: Say) -> dict[str, Any]:
     with opened(
         encoder, job.asked, samples=samples, calibration=calibration, constants=numbers(found.config), say=say
     ) as bench:  # fmt: skip
-        cells, finished = measure(bench, say)
+        cells: list[Cell] = []
+        traced, finished = None, False
+        try:
+            cells.extend(measure(bench, say))  # cell by cell: an interrupt keeps them
+            if job.trace and job.out is not None and (cell := slowest(cells)) is not None:
+                say(f"tracing {cell.runtime}, {cell.precision}: batch {cell.batch}, length {cell.length}")
+                traced = _trace(bench, cell, job.out / TRACE)
+            finished = True
+        except KeyboardInterrupt:
+            if not cells:
+                raise
+        measured()
         told = summary(job.asked, cells, told_facts, finished=finished, wanted=job.wanted)
-        told["trace"] = None
-        if job.trace and job.out is not None and finished and (cell := slowest(cells)) is not None:
-            say(f"tracing {cell.runtime}, {cell.precision}: batch {cell.batch}, length {cell.length}")
-            told["trace"] = _trace(bench, cell, job.out / TRACE)
+        told["trace"] = traced
     if job.out is not None:
         try:
             _write(job.out, told, cells)

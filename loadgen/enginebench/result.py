@@ -16,6 +16,7 @@ from loadgen.enginebench.memory import growth
 from loadgen.units import finite_only, show_bytes, show_ns
 
 FORMAT = 1
+FLOOR = 0.98
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class Wanted:
     most median nanoseconds a call.
     """
 
-    floor: float = 0.98
+    floor: float = FLOOR
     ceiling_bytes: int | None = None
     most_ns: int | None = None
 
@@ -36,7 +37,7 @@ class Wanted:
         """Why a cell is out of the question; None if it is not."""
         if cell.error is not None:
             return cell.error
-        agreement = cell.cosine if cell.ranks is None else cell.ranks
+        agreement = cell.agreement
         if agreement is None or not agreement >= self.floor:  # what is not a number is below every floor
             return f"agreement {'unknown' if agreement is None else f'{agreement:.4f}'} below {self.floor}"
         if self.ceiling_bytes is not None:
@@ -119,6 +120,7 @@ def choose(cells: Sequence[Cell], wanted: Wanted) -> dict[str, Any]:
         told["batches"] = {
             str(length): {
                 "batch": cell.batch,
+                "agreement": cell.agreement,
                 "samples_per_s": cell.samples_per_s,
                 "tokens_per_s": cell.tokens_per_s,
                 "median_ns": cell.median_ns,

@@ -1,6 +1,6 @@
 """The grid, cell by cell: opened once a runtime and precision, measured at every batch and length.
 
-Ctrl-C ends the grid and keeps what is finished.  It must not know how a runtime works or a result is drawn.
+It must not know how a runtime works or a result is drawn.
 """
 
 import tempfile
@@ -98,15 +98,10 @@ def opened(
         yield Bench(asked, encoder, files, samples, truth)
 
 
-def measure(bench: Bench, say: Say = lambda _: None) -> tuple[list[Cell], bool]:
-    """(cells in the order they were measured, whether the grid was finished)."""
-    found: list[Cell] = []
-    try:
-        for runtime, precision in bench.asked.engines():
-            found.extend(_engine(bench, runtime, precision, say))  # cell by cell: an interrupt keeps them
-    except KeyboardInterrupt:
-        return found, False
-    return found, True
+def measure(bench: Bench, say: Say = lambda _: None) -> Iterator[Cell]:
+    """Each cell when it is measured."""
+    for runtime, precision in bench.asked.engines():
+        yield from _engine(bench, runtime, precision, say)
 
 
 def open_engine(bench: Bench, runtime: str, precision: str, *, profile: Path | None = None) -> Engine:

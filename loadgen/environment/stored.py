@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 _HOLDERS = ("run.json", "convert.json", "engine.json")
+_GROUPS = ("environment", "versions", "machine")
 
 
 class StoredError(LoadgenError):
@@ -31,17 +32,18 @@ def stored(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as why:
         raise StoredError(f"{file} cannot be read: {why}") from None
     facts = told.get("client") or (told.get("environment") and told) if isinstance(told, dict) else None
-    if (
-        isinstance(facts, dict) and "versions" in facts
-    ):  # a conversion or a benchmark: more than an environment
-        facts = _of_product(facts)
     if not isinstance(facts, dict):
         raise StoredError(f"{file} tells nothing of an environment: no client as in run.json, no environment")
-    return facts
+    for key in _GROUPS:
+        if not isinstance(facts.get(key) or {}, dict):
+            raise StoredError(f"{file} is no environment: its {key!r} is no object of names and values")
+    if not isinstance((facts.get("environment") or {}).get("libraries") or {}, dict):
+        raise StoredError(f"{file} is no environment: its 'libraries' are no object of names and versions")
+    return _of_product(facts) if "versions" in facts else facts
 
 
 def _of_product(told: dict[str, Any]) -> dict[str, Any]:
-    """In the words of a run: python and loadgen by themselves, the libraries it was made with among all."""
+    """A conversion or a benchmark holds more than an environment.  In the words of a run: python and loadgen by themselves, the libraries it was made with among all."""
     versions = dict(told.get("versions") or {})
     own = {name: versions.pop(name) for name in ("python", "loadgen") if name in versions}
     environment = dict(told.get("environment") or {})

@@ -6,6 +6,7 @@ written in it, as a venv has, so it is filled under a temporary name and renamed
 This module must not know ports, models or how a server is started.
 """
 
+import errno
 import fcntl
 import importlib.util
 import os
@@ -42,6 +43,7 @@ import sys
 sys.dont_write_bytecode = True
 """
 _PIP_LINES = 12
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +160,13 @@ def check_platform() -> None:
         )
 
 
+def check() -> None:
+    """Raises LoadgenError for what keeps the embedded Triton from being used here, installed or not: seen at once."""
+    check_platform()
+    packages()
+    _libdir()
+
+
 def installed() -> Environment | None:
     """The environment if it is complete, without touching anything."""
     folder = home() / environment_name()
@@ -170,7 +179,7 @@ def ensure_installed(say: Say) -> Environment:
     `say` is given one line of progress at a time.  Raises LoadgenError: unsupported machine, folder not
     writable, packages not reachable (with pip's last lines).
     """
-    check_platform()
+    check()
     libdir = _libdir()
     folder = home() / environment_name()
     if not (folder / _STAMP).exists():
@@ -234,6 +243,14 @@ def _pip(temporary: Path, say: Say) -> None:
             process.kill()  # an interrupt must not leave pip writing into a folder that is going away
             raise
     if process.returncode:
+        if (
+            full := next((n for n in _NO_SPACE if any(f"[Errno {n}]" in line for line in lines)), None)
+        ) is not None:
+            raise LoadgenError(
+                f"the embedded Triton could not be installed into {temporary.parent}: {os.strerror(full)}; it needs "
+                f"{SIZES}: free space there and in {tempfile.gettempdir()}, where pip unpacks, or set "
+                "LOADGEN_TRITON_HOME or TMPDIR to another folder"
+            )
         told = [line for line in lines if line and not line.startswith(("WARNING: Location", "[notice]"))]
         tail = "\n  ".join(told[-_PIP_LINES:])
         raise LoadgenError(

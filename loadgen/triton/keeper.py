@@ -4,10 +4,11 @@ Run as a script of its own (`python -I keeper.py '{json}'`), with nothing but th
 the server (SIGTERM, then SIGKILL to its whole process group, python stubs included) when it gets SIGTERM
 (a second one cuts the wait short), or, with little patience, when the process that started it goes away,
 however that ends: its end of our standard input closes, or our parent changes.  A single byte "d" on standard input means: let go, this server is to stay.  Afterwards it
-removes the server's shared memory and writes the exit code down.  It must not know Triton's options.
+removes the server's shared memory, writes the exit code down and, when nobody is left who would read it, removes the
+server's folder if that is a temporary one.  It must not know Triton's options.
 
 The order (JSON; the environment is inherited): command, log, state (file to write, with the fields of `facts`), facts, exit (file),
-shm_prefix, stop_s (patience when asked), haste_s (patience when orphaned), parent (the pid to outlive or not).
+shm_prefix, stop_s (patience when asked), haste_s (patience when orphaned), parent (the pid to outlive or not), temporary (the folder, or none).
 """
 
 import contextlib
@@ -15,6 +16,7 @@ import ctypes
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -85,8 +87,16 @@ def main(order: dict[str, Any]) -> int:
     _end_children()
     for region in Path("/dev/shm").glob(order["shm_prefix"] + "*"):  # noqa: S108 - Linux's shared memory
         region.unlink(missing_ok=True)
-    write_json(order["exit"], {"exit_code": code, "asked": patience is not None})
+    with contextlib.suppress(FileNotFoundError):  # an impatient parent has removed the folder
+        write_json(order["exit"], {"exit_code": code, "asked": patience is not None})
+    if (folder := order.get("temporary")) is not None and _alone(order["parent"]):
+        shutil.rmtree(folder, ignore_errors=True)
     return 0
+
+
+def _alone(parent: int) -> bool:
+    """Whether our parent is gone, or has closed the pipe: it wants nothing of us any more."""
+    return os.getppid() != parent or (bool(select.select([0], [], [], 0)[0]) and os.read(0, 1) == b"")
 
 
 def _ended(pid: int) -> bool:

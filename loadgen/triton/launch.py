@@ -119,10 +119,12 @@ def launch(
     ports: Mapping[str, int],
     options: Sequence[str],
     folder: Path,
+    *,
+    temporary: bool = False,
 ) -> tuple[subprocess.Popen[str], Running]:
     """Starts keeper and server; `folder` gets state.json, server.log and in the end exit.json.
 
-    Whoever holds the keeper's process ends the server by its going; "d" on its stdin lets the server go.
+    A `temporary` one goes with the server if its starter is gone by then.  Whoever holds the keeper's process ends the server by its going; "d" on its stdin lets the server go.
     """
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("state.json", "exit.json", "server.log"):
@@ -145,6 +147,7 @@ def launch(
         "stop_s": STOP_S,
         "haste_s": HASTE_S,
         "parent": os.getpid(),
+        "temporary": str(folder) if temporary else None,
     }
     with (folder / "server.log").open("ab") as log:
         process = subprocess.Popen(
@@ -153,8 +156,14 @@ def launch(
             env=environment.variables(folder),  # not in the order: anyone may read a command line
         )  # fmt: skip
     assert process.stdout is not None  # noqa: S101 - asked for above
-    with process.stdout:
-        line = process.stdout.readline()
+    try:
+        with process.stdout:
+            line = process.stdout.readline()
+    except BaseException:  # Ctrl-C: nobody holds this process yet
+        assert process.stdin is not None  # noqa: S101 - asked for above
+        process.stdin.close()
+        process.wait()
+        raise
     if not line:
         process.kill()
         process.wait()

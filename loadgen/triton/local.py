@@ -148,17 +148,15 @@ class LocalTriton:
             except BaseException as why:
                 # A free port of our choice can be snatched before the server binds it: choose again.
                 snatched = isinstance(why, LoadgenError) and "already in use" in self.log()
-                self._end(HASTE_S)
+                self.stop(HASTE_S)
                 if attempt == _ATTEMPTS or not snatched:
-                    self._forget()
                     raise
         try:
             for model in self.models:
                 self._say(f"loading {model}")
                 self.load(model)
         except BaseException:
-            self._end(HASTE_S)
-            self._forget()
+            self.stop(HASTE_S)
             raise
         return self
 
@@ -173,10 +171,15 @@ class LocalTriton:
         self._process = None
         return self.facts
 
-    def stop(self) -> None:
-        """SIGTERM, patience, SIGKILL; returns when all is gone.  May be called again."""
-        self._end()
-        self._forget()
+    def stop(self, patience_s: float = STOP_S) -> None:
+        """SIGTERM, patience, SIGKILL; returns when all is gone.  May be called again.
+
+        An interrupt cuts it short: the keeper goes on by itself, and the folder goes all the same.
+        """
+        try:
+            self._end(patience_s)
+        finally:
+            self._forget()
 
     def wait(self) -> int:
         """Until the server ends by itself or by another's hand; its exit code."""
@@ -218,7 +221,9 @@ class LocalTriton:
         self._say(f"starting Triton on {self.repository}")
         self._began_ns = time.monotonic_ns()
         self._deadline_ns = self._began_ns + self._timeout_ns
-        self._process, self.running = launch(environment, self.repository, ports, self._options, self._dir)
+        self._process, self.running = launch(
+            environment, self.repository, ports, self._options, self._dir, temporary=self._given_dir is None
+        )
 
     def _wait_until_live(self) -> None:
         ready = self.readiness = Readiness()
@@ -295,21 +300,22 @@ class LocalTriton:
             self._process.wait(_MAX_STATE_WAIT_S)
         return True
 
-    def _end(self, patience_s: float = STOP_S) -> None:
+    def _end(self, patience_s: float) -> None:
         process, self._process = self._process, None
         if process is None:
             return
-        for wait_s in (patience_s, 10.0):  # asked twice, the keeper waits no more for the server
-            with suppress(OSError):
-                process.terminate()
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(wait_s)
-                break
-        else:
+        try:
+            for wait_s in (patience_s, 10.0):  # asked twice, the keeper waits no more for the server
+                with suppress(OSError):
+                    process.terminate()
+                with suppress(subprocess.TimeoutExpired):
+                    process.wait(wait_s)
+                    return
             process.kill()
             process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        finally:
+            if process.stdin is not None:  # also tells a keeper that is still there that nobody waits for it
+                process.stdin.close()
 
     def _forget(self) -> None:
         if self._given_dir is None and self._dir is not None:

@@ -133,8 +133,8 @@ def main() -> None:
         with opened(
             encoder, asked, samples=samples, calibration=rows, constants=numbers(found.config)
         ) as bench:
-            cells, finished = measure(bench)
-        told = summary(asked, cells, facts(found, asked.device), finished=finished)
+            cells = list(measure(bench))
+        told = summary(asked, cells, facts(found, asked.device), finished=True)
         show(told)
         result[name] = told
         (out / f"{name}.csv").write_text(as_csv(cells), encoding="utf-8")

@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -32,6 +33,8 @@ class Answer:
 def loadgen(*args, monkeypatch=None):
     """One call of the verb in this process."""
     out, err = io.StringIO(), io.StringIO()
+    ends = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM)
+    handlers = {number: signal.getsignal(number) for number in ends}
     argv, sys.argv = sys.argv, ["loadgen", *map(str, args)]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
@@ -42,6 +45,8 @@ def loadgen(*args, monkeypatch=None):
                 code = end.code if isinstance(end.code, int) else 0 if end.code is None else 1
     finally:
         sys.argv = argv
+        for number, handler in handlers.items():  # main's are for a process that ends with it
+            signal.signal(number, handler)
     assert "Traceback" not in err.getvalue(), err.getvalue()
     return Answer(code, out.getvalue(), err.getvalue())
 

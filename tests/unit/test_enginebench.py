@@ -3,8 +3,10 @@
 import csv
 import io
 import json
+import os
 import platform
 import re
+import signal
 from dataclasses import replace
 from importlib.metadata import version
 from types import SimpleNamespace
@@ -153,6 +155,19 @@ def test_no_choice_says_why():
         "not installed", "agreement 0.9500 below 1.0", "agreement 0.9999 below 1.0",
     }  # fmt: skip
     assert choose(GRID, Wanted(ceiling_bytes=1))["refused"][0]["why"].startswith("peak 100 MiB over 1 B")
+
+
+def test_no_cell_without_agreement_is_chosen():
+    """Answers that are all zeros have their ranks in common with any that are all alike."""
+    blank = cell("onnxruntime", "fp16", cosine=0.0, ranks=1.0, ms=1)
+    for worse in (
+        blank, replace(blank, cosine=-0.5), replace(blank, cosine=float("nan")), replace(blank, cosine=None),
+        replace(blank, cosine=None, ranks=None), replace(blank, cosine=1.0, ranks=float("nan")),
+    ):  # fmt: skip
+        told = choose([worse, cell(ms=9)], Wanted(floor=0.5))
+        assert (told["runtime"], told["batches"]["16"]["agreement"]) == ("torch", 1.0)
+        assert told["refused"][0]["why"].startswith("agreement ")
+        assert choose([worse], Wanted(floor=0.5))["runtime"] is None
 
 
 def test_ranks_are_the_floor_s_figure_where_there_are_any():
@@ -311,25 +326,64 @@ def test_a_training_step_changes_the_weights_of_a_copy_only(tiny):
     assert all(w.grad is None for w in trainer.module.parameters())
 
 
-def test_ctrl_c_keeps_the_cells_that_are_finished(tiny, tmp_path, monkeypatch):
+def press_after(monkeypatch, cells):
+    """Ctrl-C while the cell after so many is measured."""
     real, seen = run_module._inferred, []
 
     def interrupted(bench, engine, cell):
-        if len(seen) == 3:
-            raise KeyboardInterrupt
+        if len(seen) == cells:
+            os.kill(os.getpid(), signal.SIGINT)
         seen.append(cell)
         return real(bench, engine, cell)
 
     monkeypatch.setattr(run_module, "_inferred", interrupted)
-    arguments = ["bench", "engine", tiny, "--batches", "1,2", "--lengths", "8,16", "--runtimes", "torch"]
-    done = CliRunner().invoke(
-        app,
-        [*arguments, "--seconds", "0", "--rounds", "2", "--device", "cpu", "--out", str(tmp_path), "--json"],
-    )
-    assert done.exit_code == 130
-    told = json.loads(done.stdout)
+
+
+FOUR = ["--batches", "1,2,1", "--lengths", "8,16", "--runtimes", "torch", "--seconds", "0", "--rounds", "2"]
+
+
+@pytest.mark.parametrize("more", [["--json"], []])
+def test_ctrl_c_keeps_the_cells_that_are_finished(tiny, tmp_path, monkeypatch, more):
+    press_after(monkeypatch, 3)
+    done = loadgen("bench", "engine", tiny, *FOUR, "--device", "cpu", "--out", tmp_path, *more)
+    assert done.code == 130
+    assert done.err.splitlines()[-1] == f"interrupted after 3 of 4 cells: {tmp_path / 'engine.json'}"
+    told = json.loads((tmp_path / "engine.json").read_text())
     assert (told["finished"], len(told["cells"])) == (False, 3)
-    assert json.loads((tmp_path / "engine.json").read_text())["finished"] is False
+    if more:
+        assert done.json["cells"] == told["cells"]
+    else:
+        assert f"written to {tmp_path}" in done.out
+
+
+def test_ctrl_c_before_the_first_cell_leaves_no_folder(tiny, tmp_path, monkeypatch):
+    press_after(monkeypatch, 0)
+    done = loadgen("bench", "engine", tiny, *FOUR, "--device", "cpu", "--out", tmp_path / "deep" / "out")
+    assert (done.code, done.out) == (130, "")
+    assert done.err.splitlines()[-1] == "interrupted: nothing was measured"
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "kept").touch()
+    done = loadgen("bench", "engine", tiny, *FOUR, "--device", "cpu", "--out", tmp_path / "there")
+    assert (done.code, [file.name for file in tmp_path.glob("*/*")]) == (130, ["kept"])
+
+
+def test_ctrl_c_while_the_cells_are_written_is_too_late(tiny, tmp_path, monkeypatch):
+    def written(told):
+        os.kill(os.getpid(), signal.SIGINT)
+        return page(told)
+
+    monkeypatch.setattr("loadgen.enginebench.page.page", written)
+    done = loadgen("bench", "engine", tiny, *FOUR, "--device", "cpu", "--out", tmp_path, "--json")
+    assert (done.code, len(done.json["cells"])) == (0, 4)
+    assert (tmp_path / "engine.html").exists()
+
+
+def test_ctrl_c_while_the_slowest_cell_is_traced_keeps_them_all(tiny, tmp_path, monkeypatch):
+    monkeypatch.setattr("loadgen.enginebench.job.write_trace", lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    done = loadgen("bench", "engine", tiny, *FOUR, "--device", "cpu", "--out", tmp_path, "--trace")
+    assert done.code == 130
+    assert done.err.splitlines()[-1] == f"interrupted after 4 of 4 cells: {tmp_path / 'engine.json'}"
 
 
 def test_one_cell_out_of_memory_costs_that_cell(tiny, monkeypatch):
@@ -394,7 +448,7 @@ def test_a_gpu_that_is_not_there_is_refused():
 
 
 def bench(*arguments):
-    return loadgen("bench", "engine", *arguments, "--seconds", "0", "--rounds", "2", "--device", "cpu")
+    return loadgen("bench", "engine", "--seconds", "0", "--rounds", "2", "--device", "cpu", *arguments)
 
 
 def test_what_cannot_be_measured_or_written_is_one_line(tiny, tmp_path):
@@ -405,11 +459,19 @@ def test_what_cannot_be_measured_or_written_is_one_line(tiny, tmp_path):
         ((tmp_path / "model.onnx",), 2, f"{tmp_path / 'model.onnx'} is no ONNX file that runs"),
         (("some.module:factory",), 2, "'some.module:factory': there is no module some.module"),
         ((tiny, "--floor", "2", "--autotune"), 2, "floor 2.0: an agreement is -1 to 1"),
+        ((tiny, "--floor", "0.5"), 2, "--floor: a limit of the choice, which --autotune asks for"),
+        ((tiny, "--ceiling", "1GiB", "--max-latency", "1ms"), 2, "--ceiling, --max-latency: a limit"),
+        ((tiny, "--seconds", "inf"), 2, "seconds inf: a number of 0 or more"),
         ((tiny, "--floor", "nan"), 2, "floor nan: an agreement is -1 to 1"),
     ):  # fmt: skip
         answer = bench(*arguments)
         assert (answer.code, len(answer.error_lines)) == (code, 1)
         assert says in answer.error_lines[0]
+
+
+def test_seconds_that_are_no_number_are_refused():
+    with pytest.raises(BenchError, match="seconds nan: a number of 0 or more is expected"):
+        Asked(seconds=float("nan"))
 
 
 def test_exit_codes_tell_a_choice_from_none_and_figures_from_none(tiny, tmp_path):

@@ -208,6 +208,40 @@ def test_what_holds_no_environment_is_one_line(folders, tmp_path):
     assert (answer.code, len(answer.error_lines)) == (2, 1)
 
 
+@pytest.mark.parametrize(
+    ("told", "says"),
+    [
+        ({"environment": 5}, "'environment' is no object"),
+        ({"client": {"environment": ["a"]}}, "'environment' is no object"),
+        ({"environment": {"libraries": 5}}, "'libraries' are no object"),
+        ({"environment": {"limits": {}}, "versions": "3.11"}, "'versions' is no object"),
+        ({"environment": {"limits": {}}, "versions": {}, "machine": 1}, "'machine' is no object"),
+    ],
+)
+def test_what_is_shaped_like_no_environment_is_one_line(tmp_path, told, says):
+    (tmp_path / "a.json").write_text(json.dumps(told))
+    answer = loadgen("env", "diff", tmp_path / "a.json", "here")
+    assert (answer.code, answer.out, len(answer.error_lines)) == (2, "", 1)
+    assert says in answer.err
+
+
+def test_a_refused_setting_of_the_server_is_a_mismatch_of_env_and_ends_a_check_early(monkeypatch, tmp_path):
+    monkeypatch.setattr(probe, "full", facts.quick)
+    monkeypatch.setenv(ONNX_RUNTIME_VARIABLE, "garbage")
+    says = f"{ONNX_RUNTIME_VARIABLE}: 'garbage' is not allowed"
+    told = loadgen("env", "--json").json
+    assert (told["triton"], told["environment"]["variables"][ONNX_RUNTIME_VARIABLE]) == (None, "garbage")
+    assert told["mismatches"][0].startswith(says)
+    answer = loadgen("env")
+    assert answer.code == 0
+    assert f"mismatch: {says}" in answer.out
+    answer = loadgen("convert", "minilm", "--check-served", "--repository", tmp_path / "repository")
+    assert (answer.code, len(answer.error_lines)) == (2, 1)
+    assert says in answer.err
+    assert "loading" not in answer.err
+    assert not (tmp_path / "repository").exists()
+
+
 def test_env_shows_all_of_it_and_ends_with_a_verdict(monkeypatch):
     monkeypatch.setattr(probe, "_LOADS", {"tokenizers": "{}"})
     told = loadgen("env", "--json").json

@@ -146,6 +146,20 @@ def test_packages_that_cannot_be_had_are_told_with_pips_words(home, monkeypatch,
     assert [p for p in home.iterdir() if p.suffix != ".lock"] == []
 
 
+def test_a_full_disk_is_told_in_one_line_without_pips_traceback(home, monkeypatch):
+    script = "import errno, os; raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))"
+    monkeypatch.setattr(install, "_pip_command", lambda *_: [sys.executable, "-c", script])
+    with pytest.raises(LoadgenError) as caught:
+        install.ensure_installed(lambda _: None)
+    told = str(caught.value)
+    assert told.startswith(
+        f"the embedded Triton could not be installed into {home}: No space left on device; "
+    )
+    assert "set LOADGEN_TRITON_HOME or TMPDIR" in told
+    assert "\n" not in told
+    assert [p for p in home.iterdir() if p.suffix != ".lock"] == []
+
+
 def test_the_servers_python_sees_the_servers_packages_and_no_others(home, monkeypatch, tmp_path):
     monkeypatch.setenv("PYTHONPATH", "/ours")
     monkeypatch.setenv("LD_LIBRARY_PATH", "/cuda")

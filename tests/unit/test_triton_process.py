@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -182,6 +183,32 @@ def test_let_go_the_server_stays_until_it_is_ended(tmp_path, keep):
         process.wait(1.2)  # longer than the keeper's own look at its parent
     assert running.alive()
     running.end()
+    assert process.wait(10) == 0
+    assert not running.alive()
+
+
+def test_a_temporary_folder_goes_with_the_server_when_nobody_waits(tmp_path, keep):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    inside = {key: str(folder / f"{key}.json") for key in ("exit", "log")}
+    process, _ = keep("exec sleep 67", temporary=str(folder), **inside)
+    process.stdin.close()  # as by kill -9 of the starter
+    assert process.wait(10) == 0
+    assert not folder.exists()
+    folder.mkdir()
+    process, _ = keep("exec sleep 68", temporary=str(folder), **inside)
+    process.terminate()  # by a starter that waits, and reads
+    assert process.wait(10) == 0
+    assert json.loads((folder / "exit.json").read_text())["asked"] is True
+
+
+def test_a_keeper_whose_folder_was_removed_meanwhile_ends_as_it_should(tmp_path, keep):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    inside = {key: str(folder / f"{key}.json") for key in ("exit", "log")}
+    process, running = keep("exec sleep 69", temporary=str(folder), **inside)
+    shutil.rmtree(folder)
+    process.stdin.close()
     assert process.wait(10) == 0
     assert not running.alive()
 

@@ -1,17 +1,21 @@
 """`loadgen serve` and LocalTriton without a server: what is refused, what is said, who ends whom."""
 
+import io
 import json
 import re
+import subprocess
+import tempfile
 import time
 from pathlib import Path
 
 import pytest
 
 from loadgen.records import LoadgenError
-from loadgen.triton import named
-from loadgen.triton.install import SIZES
+from loadgen.triton import local, named
+from loadgen.triton.install import SIZES, Environment
 from loadgen.triton.launch import check_model_name, check_options
 from loadgen.triton.local import LocalTriton, check_repository
+from loadgen.triton.process import same_process
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,6 +124,74 @@ def test_a_server_is_let_go_only_when_its_addresses_were_told(monkeypatch, tmp_p
     with pytest.raises(KeyboardInterrupt):
         named.start("two", server, interrupted)
     assert server.life == ["start", "stop"]
+
+
+@pytest.fixture
+def shell(monkeypatch, tmp_path):
+    """A LocalTriton with a shell in the place of Triton, and its temporary folder under `tmp_path`."""
+    environment = Environment(tmp_path / "environment", tmp_path)
+    environment.binary.parent.mkdir(parents=True)
+    environment.binary.write_text("#!/bin/sh\nexec sleep 70\n")
+    environment.binary.chmod(0o755)
+    monkeypatch.setattr(local, "ensure_installed", lambda _: environment)
+    monkeypatch.setattr(LocalTriton, "_wait_until_live", lambda _: None)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    server = LocalTriton(tmp_path)
+    yield server
+    server.stop()
+
+
+def interrupted(*_):
+    raise KeyboardInterrupt
+
+
+def gone(running):
+    """When server and keeper are both."""
+    deadline = time.monotonic() + 20
+    while running.alive() or same_process(running.keeper_pid, running.keeper_born):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_no_interrupt_leaves_a_temporary_folder(shell, tmp_path, monkeypatch):
+    with pytest.raises(KeyboardInterrupt), shell:
+        interrupted()
+    assert not list((tmp_path / "temporary").iterdir())
+    with pytest.raises(KeyboardInterrupt), shell:
+        monkeypatch.setattr(shell._process, "wait", interrupted)  # the second one, while it ends
+    gone(shell.facts)
+    assert not list((tmp_path / "temporary").iterdir())
+    monkeypatch.setattr(LocalTriton, "_wait_until_live", interrupted)
+    real = LocalTriton._end
+    monkeypatch.setattr(
+        LocalTriton, "_end", lambda *args: (real(*args), interrupted())
+    )  # the second one again
+    with pytest.raises(KeyboardInterrupt):
+        shell.start()
+    monkeypatch.setattr(LocalTriton, "_end", real)
+    assert not list((tmp_path / "temporary").iterdir())
+
+
+def test_an_interrupt_before_the_keeper_has_told_its_facts_ends_it(shell, tmp_path, monkeypatch):
+    real, seen = subprocess.Popen, []
+
+    class Told(io.StringIO):
+        readline = interrupted
+
+    def popen(*args, **options):
+        process = real(*args, **options)
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdout = Told()
+        seen.append(process)
+        return process
+
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    with pytest.raises(KeyboardInterrupt):
+        shell.start()
+    assert seen[0].returncode == 0
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 def test_the_readme_and_the_installer_tell_the_same_sizes():
