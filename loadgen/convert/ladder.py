@@ -14,12 +14,15 @@ import numpy.typing as npt
 
 from loadgen.convert.encoder import Encoder
 from loadgen.convert.parity import (
+    DIFFERING,
     LARGEST,
+    ULPS,
     Feeds,
     ParityError,
     ParityMissedError,
     Run,
     comparable,
+    differing,
     make_feeds,
     sizes_of,
     torch_run,
@@ -47,7 +50,7 @@ class Limits:
     mean: float
     cosine: float
     agreement: float  # of embedding ranks, or of the first choice among classes
-    exact: bool = False  # whole numbers are the very same
+    exact: bool = False  # whole numbers are the very same, but for a thousandth
 
 
 LIMITS: Mapping[str, Limits] = {
@@ -68,7 +71,7 @@ class Step:
     Spearman's correlation of each row's similarities to the others, mean over rows, and `neighbours` the share of its
     nearest rows that stay so; both for embeddings.  `top1` and `top_k` are the agreement of the largest class and of
     the largest five; for logits.  `few`: less than 16 numbers in all, which may be near zero by chance.
-    `whole`: whole numbers or truths.
+    `differing`: of whole numbers or truths, the share that is not the same.
     """
 
     rung: str
@@ -81,7 +84,7 @@ class Step:
     rms: float  # of the reference
     peak: float  # its largest magnitude
     few: bool = False
-    whole: bool = False
+    differing: float | None = None
     ranks: float | None = None
     neighbours: float | None = None
     top1: float | None = None
@@ -92,10 +95,14 @@ class Step:
 
         `peak` and `rms` are the largest of all steps, which `few` numbers are measured by.
         """
-        largest = limits.largest * (max(self.peak, peak) if self.few else self.peak)
-        if self.whole and limits.exact:
-            largest = 0.0
-        mean = limits.mean * (max(self.rms, rms) if self.few else self.rms)
+        if self.differing is not None and limits.exact:
+            same = self.differing <= DIFFERING
+            return (
+                None if same else f"{self.differing:.3g} of the whole numbers differ, more than {DIFFERING:g}"
+            )
+        least = ULPS if self.peak >= 10 * ULPS else 0.0
+        largest = max(limits.largest * (max(self.peak, peak) if self.few else self.peak), least)
+        mean = max(limits.mean * (max(self.rms, rms) if self.few else self.rms), least)
         agreement = self.top1 if self.ranks is None else self.ranks
         checks = (
             (self.max_abs <= largest, f"max abs {self.max_abs:.3g} > {largest:.3g}"),
@@ -250,7 +257,7 @@ def compare(
         )
     return Step(
         rung, how, rows, length, worst_cosine(x, y), float(gap.max()), float(gap.mean()),
-        float(np.sqrt((sizes_of(a) ** 2).mean())), float(sizes_of(a).max()), few=a.size < _FEW, whole=want.dtype.kind != "f", **more,
+        float(np.sqrt((sizes_of(a) ** 2).mean())), float(sizes_of(a).max()), few=a.size < _FEW, differing=None if want.dtype.kind == "f" else differing(a, b), **more,
     )  # fmt: skip
 
 

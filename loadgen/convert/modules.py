@@ -323,9 +323,10 @@ def _answer(encoder: Encoder, source: Source, sizes: Mapping[str, int]) -> Any:
             return encoder.module(**feeds)
     except Exception as why:  # noqa: BLE001 - the user's code may raise anything
         at = ", ".join(f"{axis} {size}" for axis, size in sizes.items()) or "its sizes"
-        raise EncoderError(
-            f"{source.label} does not run at {at}: {first_line(why)}; an axis that has one size is written as it"
-        ) from None
+        hint = "an axis that has one size is written as it"
+        if "FP64" in {one.datatype for one in encoder.specs}:
+            hint = "weights are made FP32, so declare FP32"
+        raise EncoderError(f"{source.label} does not run at {at}: {first_line(why)}; {hint}") from None
 
 
 def _choose(encoder: Encoder, source: Source, sizes: Mapping[str, int]) -> torch.nn.Module:
