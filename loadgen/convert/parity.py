@@ -17,10 +17,8 @@ from loadgen.convert.session import SessionError, open_session
 from loadgen.records import LoadgenError
 
 LARGEST = 1e-4  # FP32: what reordering of sums may cost, as a share of the reference's largest magnitude
-_OF_POINT, _OF_ALL = (
-    0.1,
-    0.01,
-)  # of the largest magnitude at a point, and anywhere: less may be near zero by chance
+# Of the largest magnitude at a point, and anywhere: less may be near zero by chance.
+_OF_POINT, _OF_ALL = 0.1, 0.01
 ULPS = 2.5e-7  # two units in the last place of 1: what exp, erf and sigmoid are right to, however small the answer
 DIFFERING = 1e-3  # of the places of whole numbers: ties and roundings, among thousands of pixels
 _FILL, _ABOVE = 1e4, 1e3  # a mark like -1e9: so large, and so many times the median magnitude
@@ -35,7 +33,7 @@ ALONE_ONNX = "alone = padded, onnx"
 ONNX_VS_FILE = "onnx = source"  # of an ONNX file there is no PyTorch to ask
 ALONE_FILE = "alone = padded, source"
 EMPTY_ROW = "beside a row of padding alone"
-AGAIN = "the same asked again"  # of what is asked first: a model that counts, or draws random numbers
+AGAIN = "the same asked again"  # PyTorch, what was asked last: a model may count, or draw random numbers
 
 
 class ParityError(LoadgenError):
