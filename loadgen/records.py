@@ -8,7 +8,7 @@ run; quantiles are 0 to 1.  This module must not know how anything is sent, stor
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -144,6 +144,18 @@ class AnswerReader(Protocol):
         """What came so far."""
 
 
+class AnswerTemplate(NamedTuple):
+    """What answers alike have in common.  Offsets count from the body's start.
+
+    `prefix`: how each begins; `pieces`: (offset, bytes) that stand further on; `texts`: (start, stop, elements)
+    of BYTES tensors, each element behind its length in 4 bytes.
+    """
+
+    prefix: bytes
+    pieces: tuple[tuple[int, bytes], ...] = ()
+    texts: tuple[tuple[int, int, int], ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A protocol message ready to be framed: HTTP body or one gRPC message (without its 5-byte prefix).
@@ -151,6 +163,8 @@ class Request:
     `reader` makes the reader of a streamed answer; None: the answer is read whole, by its framing.
     `judge`, for HTTP servers of any kind, is asked (status, headers, body) whether an answer is a success:
     None, or the words of the failure; None leaves it to the status.
+    `check` reads (header fields, body) of a whole answer with a good status: a template of answers alike, or the
+    words of what is wrong with it.  None: nothing but the status is judged.
     `slot` (start, stop) in the body are bytes that each sending may replace by as many others.
     """
 
@@ -160,6 +174,7 @@ class Request:
     method: str = "POST"
     reader: Callable[[], AnswerReader] | None = None
     judge: Callable[[int, Mapping[str, str], bytes], str | None] | None = None
+    check: Callable[[Mapping[str, str], bytes], AnswerTemplate | str] | None = None
     slot: tuple[int, int] | None = None
 
 

@@ -5,7 +5,8 @@ It must not know schedules, connections or what came of a request.
 
 from __future__ import annotations
 
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from loadgen.lab.texts import build_texts, prompt_count, text_facts
@@ -13,7 +14,7 @@ from loadgen.records import LoadgenError, Message, Wanted
 from loadgen.triton.trace import request_label
 from loadgen.workload import http_body, payloads
 from loadgen.workload.budget import BUDGET_BYTES, MOST_BYTES, affordable
-from loadgen.workload.outputs import output_bytes
+from loadgen.workload.outputs import declared_outputs, output_bytes
 from loadgen.workload.parameters import request_parameters
 from loadgen.workload.rows import read_data
 from loadgen.workload.sequences import FIRST_ID
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from loadgen.records import ModelFacts, Payload
+    from loadgen.records import ModelFacts, Payload, Request
     from loadgen.target import Target
     from loadgen.traffic.chat import Chat, Completion, Generate
     from loadgen.traffic.http_request import HttpRequest
@@ -145,17 +146,33 @@ class TensorKind:
 
     def messages(self, wanted: Sequence[Wanted], rng: np.random.Generator) -> list[Message]:
         built = payloads.build(self._kind, self._facts, wanted, rng, self._data)
-        placed = self._placed(built)
         return [
-            Message(
-                self._encode(
-                    at.tensors, outputs=getattr(at, "outputs", None), request_id=self._label(payload)
-                ),
-                payload.length,
-                payload.items,
-            )
-            for payload, at in zip(built, placed, strict=True)
+            Message(self._request(payload, at), payload.length, payload.items)
+            for payload, at in zip(built, self._placed(built), strict=True)
         ]
+
+    def _request(self, payload: Payload, at: Payload | InMemory) -> Request:
+        outputs = getattr(at, "outputs", None)
+        encode: Callable[..., Request] = partial(
+            self._encode, at.tensors, outputs=outputs, request_id=self._label(payload)
+        )
+        check = self._check(payload.items, None if outputs is None else tuple(outputs))
+        return encode(check=check) if self._kind.stream else replace(encode(), check=check)
+
+    @cache  # noqa: B019 - one for all requests that are answered alike: what it knows of one serves the others
+    def _check(self, items: int, placed: tuple[str, ...] | None) -> Callable[..., Any]:
+        """What holds answers to requests of so many rows against the model's outputs, or those in shared memory."""
+        from loadgen.wire import kserve_grpc, kserve_http
+
+        declared = declared_outputs(self._facts, items)
+        if placed is not None:
+            declared = {name: declared[name] for name in placed if name in declared}
+        in_memory = placed is not None
+        if self._target.protocol == "http":
+            return partial(kserve_http.check_answer, declared, in_memory=in_memory)
+        return partial(
+            kserve_grpc.check_answer, declared, in_memory=in_memory, partly=bool(self._kind.stream)
+        )
 
     def _label(self, payload: Payload) -> str | None:
         if not self._labelled:

@@ -8,6 +8,7 @@ import itertools
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from loadgen.records import LoadgenError, Outcome, Request, Streamed
 from loadgen.seams import Clock, Receiver
@@ -20,8 +21,10 @@ from loadgen.units import show_bytes, show_ns
 from loadgen.wire.errors import ProtocolError
 from loadgen.wire.h2_frames import (
     NO_ERROR,
+    NOT_READ,
     REFUSED_STREAM,
     UNPROCESSED,
+    WORD,
     Call,
     Reset,
     Stream,
@@ -29,6 +32,7 @@ from loadgen.wire.h2_frames import (
     goodbye,
 )
 from loadgen.wire.hpack_lite import Blocks, encode_call
+from loadgen.wire.known import KnownAnswers
 
 MESSAGE_LIMIT = 2**31 - 1
 TRIES = 5  # times that a server may refuse a stream unprocessed before we believe it
@@ -64,6 +68,7 @@ class GrpcTransport:
         self._streams = False  # some request has a reader
         self._keeps = False  # answers are looked at: one question a call on the hot path
         self.blocks = Blocks()
+        self._known: dict[Any, KnownAnswers] = {}  # by who reads them
         self._call_blocks: dict[tuple[str, tuple[tuple[str, str], ...]], bytes] = {}
         self.flying: dict[int, Stream] = {}
         self.queue: OrderedDict[int, Stream] = OrderedDict()
@@ -118,7 +123,8 @@ class GrpcTransport:
             self._call_blocks[key] = block
         if request.reader is not None:
             self._streams = self._keeps = True
-        return Call(block, request.body, request.reader, request.slot)
+        known = self._known.setdefault(request.check, KnownAnswers())
+        return Call(block, request.body, request.reader, request.slot, request.check, known)
 
     async def open(self, receiver: Receiver, connections: int) -> None:
         """Opens up to that many connections, at least one.
@@ -216,14 +222,23 @@ class GrpcTransport:
             self.tell(stream, now, outcome, status, words)
             return
         outcome, status, words = grpc_outcome(end, got_data=stream.bytes_in > 0)
-        if outcome is Outcome.OK and body is not None and self._on_body is not None:
+        if outcome is Outcome.OK and not (body is None and stream.read in (NOT_READ, stream.bytes_in)):
             try:
-                message = stream.message()
+                self._read(stream)
             except ProtocolError as why:
                 outcome, words = Outcome.PROTOCOL, str(why)
-            else:
-                self._on_body(stream.token, message)
         self.tell(stream, now, outcome, status, words)
+
+    def _read(self, stream: Stream) -> None:
+        """Reads the message of a unary success; those like it need no reading.  Raises ProtocolError."""
+        message, call = stream.message(), stream.call
+        if call.check is not None:
+            said = call.check({}, message)
+            if isinstance(said, str):
+                raise ProtocolError(said)
+            call.known.learn(b"\0" + WORD.pack(len(message)), len(message) + 5, said)
+        if self._on_body is not None:
+            self._on_body(stream.token, message)
 
     def _over(self, stream: Stream, answer: Answer, now: int) -> None:
         """A streamed answer's own end came; its trailers may still be on their way."""

@@ -12,7 +12,7 @@ from loadgen.records import Outcome
 from loadgen.transport.dial import Link, direct_write, no_delay
 from loadgen.wire.errors import ProtocolError
 from loadgen.wire.h2 import H2Connection
-from loadgen.wire.h2_frames import Reset, Stream, goodbye
+from loadgen.wire.h2_frames import NOT_READ, Reset, Stream, goodbye
 from loadgen.wire.hpack_lite import SUCCESS
 
 if TYPE_CHECKING:
@@ -68,7 +68,12 @@ class Connection(Link):
         self.corked = True
         try:
             for stream in ended:
-                if stream.end is SUCCESS and stream.bytes_in and stream.body is None:
+                if (
+                    stream.end is SUCCESS
+                    and stream.body is None
+                    and stream.bytes_in
+                    and (stream.read == stream.bytes_in or stream.read == NOT_READ)  # noqa: PLR1714 - faster
+                ):
                     token = stream.token
                     del owner.flying[token]
                     owner.on_reply(token, stream.sent_ns, stream.first_ns, now, _OK, 0, stream.bytes_in, None)

@@ -7,6 +7,7 @@ import asyncio
 import ssl
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from loadgen.records import Outcome, Request, Streamed
 from loadgen.seams import Clock, Receiver
@@ -15,6 +16,7 @@ from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Via
 from loadgen.transport.http_connection import AT_ONCE, NEW, Connection, PreparedHttp
 from loadgen.units import show_ns
 from loadgen.wire.http1 import Heads, encode_request
+from loadgen.wire.known import KnownAnswers
 
 Entity = tuple[dict[str, str], bytes]  # header fields (names in lower case), body
 
@@ -45,7 +47,7 @@ class HttpTransport:
         self.now_ns = clock.now_ns
         self._on_body: Callable[[int, Entity], None] | None = None
         self.heads = Heads()
-        self.plain = self.heads.plain  # what connections look a reply's head up in
+        self._known: dict[Any, KnownAnswers] = {}  # by who reads them
         self.patience_s = self.PATIENCE_S  # less and less for a server that never sends them
         self.idle: list[Connection] = []
         self.busy: dict[int, Connection] = {}
@@ -64,15 +66,14 @@ class HttpTransport:
 
     @property
     def on_body(self) -> Callable[[int, Entity], None] | None:
-        """See seams.Transport; while set, no reply takes the short way.  Streamed answers go to their readers alone."""
+        """See seams.Transport; while set, every reply is looked at.  Streamed answers go to their readers alone."""
         return self._on_body
 
     @on_body.setter
     def on_body(self, call: Callable[[int, Entity], None] | None) -> None:
         self._on_body = call
-        self.plain = self.heads.plain if call is None else {}
         for link in self._links:
-            link.look(self.plain)
+            link.look(call is not None)
 
     @property
     def connections_opened(self) -> int:
@@ -92,7 +93,9 @@ class HttpTransport:
     def prepare(self, request: Request) -> PreparedHttp:
         """Raises LoadgenError for a method, path or header that cannot be sent."""
         data = encode_request(request, self._target.authority, self._target.base_path, self._headers)
-        return PreparedHttp(data, request)
+        each = request.reader is not None or request.judge is not None
+        known = None if each else self._known.setdefault(request.check, KnownAnswers())
+        return PreparedHttp(data, request, known)
 
     async def open(self, receiver: Receiver, connections: int) -> None:
         """Opens up to that many connections, at least one.

@@ -8,10 +8,11 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
-from loadgen.records import Outcome, Request, Streamed
+from loadgen.records import AnswerTemplate, Outcome, Request, Streamed
 from loadgen.transport.dial import Link, direct_write, no_delay
 from loadgen.wire.errors import ProtocolError, one_line
-from loadgen.wire.http1 import ResponseReader, failure_words, head_fields
+from loadgen.wire.http1 import Head, ResponseReader, failure_words, head_fields
+from loadgen.wire.known import SAMPLE, KnownAnswers
 from loadgen.wire.slot import put
 from loadgen.wire.statuses import http_outcome
 
@@ -21,19 +22,23 @@ if TYPE_CHECKING:
 
 
 class PreparedHttp:
-    """Head and body as they go on the wire, and who reads the answer; `plain`: framing alone does.
+    """Head and body as they go on the wire, who reads the answer, and the `known` answers (head and body), which
+    need no reading: none where a reader or a judge has to see each.
 
     `slot` in the bytes may be patched.
     """
 
-    __slots__ = ("bytes_out", "data", "judge", "plain", "reader", "slot")
+    __slots__ = ("bytes_out", "check", "data", "judge", "known", "reader", "slot")
 
-    def __init__(self, data: bytes, request: Request | None = None) -> None:
+    def __init__(
+        self, data: bytes, request: Request | None = None, known: KnownAnswers | None = None
+    ) -> None:
         self.data = data
         self.bytes_out = len(data)
         self.reader = None if request is None else request.reader
         self.judge = None if request is None else request.judge
-        self.plain = self.reader is None and self.judge is None
+        self.check = None if request is None else request.check
+        self.known = KnownAnswers() if known is None else known
         self.slot: tuple[int, int] | None = None
         if request is not None and request.slot is not None:
             at = len(data) - len(request.body)
@@ -41,12 +46,13 @@ class PreparedHttp:
 
     def patched(self, piece: bytes) -> "PreparedHttp":
         """The same request with other bytes in its slot.  Raises ValueError unless they are as many."""
-        other = PreparedHttp(put(self.data, piece, self.slot))
-        other.slot, other.reader, other.judge, other.plain = self.slot, self.reader, self.judge, self.plain
+        other = PreparedHttp(put(self.data, piece, self.slot), None, self.known)
+        other.slot, other.reader, other.judge, other.check = self.slot, self.reader, self.judge, self.check
         return other
 
 
 _NOTHING = PreparedHttp(b"")
+_ANY_BODY = AnswerTemplate(b"")
 _OK = Outcome.OK
 NEW, AHEAD, PROVEN = range(3)  # opened for the request in flight; opened ahead of any; has answered one
 AT_ONCE = "the server closed a new connection without an answer"
@@ -61,7 +67,7 @@ class Connection(Link):
     rest of the framing is awaited for a little, so that the connection can be used again.
     """
 
-    __slots__ = ("_answer", "_busy", "_draining", "_idle", "_legible", "_now", "_over", "_owner", "_plain", "_timer", "_waiting", "bytes_in", "clogged",
+    __slots__ = ("_answer", "_busy", "_draining", "_idle", "_legible", "_look", "_now", "_over", "_owner", "_timer", "_waiting", "bytes_in", "clogged",
                  "first_ns", "gone", "prepared", "reader", "sent_ns", "stage", "token", "transport",
                  "write")  # fmt: skip
 
@@ -73,7 +79,7 @@ class Connection(Link):
         self._owner = owner
         self._now = owner.now_ns
         self._idle, self._busy, self._waiting = owner.idle, owner.busy, owner.queue
-        self._plain = owner.plain
+        self._look = owner.on_body is not None
         self.reader = ResponseReader(owner.heads)
         self.token = -1
         self.prepared = _NOTHING
@@ -93,20 +99,23 @@ class Connection(Link):
         self.write = direct_write(transport)
         self._owner.made(self)
 
-    def look(self, plain: dict[bytes, int]) -> None:
-        """Which heads say all there is to know of a reply."""
-        self._plain = plain
+    def look(self, at_all: bool) -> None:
+        """Whether somebody wants to see every answer."""
+        self._look = at_all
 
     def data_received(self, data: bytes) -> None:
         now = self._now()
         token = self.token
-        end = data.find(b"\r\n\r\n") + 4
+        known = self.prepared.known.get(len(data))
         if (
-            self._plain.get(data[:end]) == len(data) - end
+            known is not None
+            and data.startswith(known.prefixes)
+            and (known.rest is None or known.rest_fits(data, 0))
             and token >= 0
             and not self.first_ns
             and not self.clogged
-            and self.prepared.plain
+            and not self._look
+            and now & SAMPLE
         ):
             sent_ns = self.sent_ns
             self.token = -1
@@ -162,7 +171,7 @@ class Connection(Link):
             self._answer = prepared.reader()
             self._legible = False
         self.reader.reset(
-            keep_body=not prepared.plain or self._owner.on_body is not None,
+            keep_body=self._look or bool(prepared.reader or prepared.judge or prepared.check),
             keep_failure=prepared.judge is not None,
         )
 
@@ -277,6 +286,8 @@ class Connection(Link):
             detail = failure_words(reader.body) or f"HTTP {head.status}"
         elif self._answer is not None:
             outcome, detail = self._answer.end(complete=True)
+        else:
+            outcome, detail = self._check(head)
         if outcome is _OK and owner.on_body is not None and self._answer is None:
             owner.on_body(token, (head_fields(reader.block), reader.body))
         if self.stage != PROVEN:
@@ -285,6 +296,22 @@ class Connection(Link):
             owner.reconnects += not head.keep_alive
             self.drop()
         self.end(now, outcome, head.status, detail)
+
+    def _check(self, head: Head) -> tuple[Outcome, str | None]:
+        """Reads a whole answer with a good status; those like it need no reading."""
+        reader, prepared = self.reader, self.prepared
+        template = _ANY_BODY
+        size = max(head.length, 0)
+        if prepared.check is not None:
+            body = reader.body
+            size = len(body)
+            said = prepared.check(head_fields(reader.block), body)
+            if isinstance(said, str):
+                return Outcome.PROTOCOL, said
+            template = said
+        if head.status == 200 and head.keep_alive and head.length >= 0:  # noqa: PLR2004 - what the short way takes
+            prepared.known.learn(reader.block, len(reader.block) + size, template)
+        return _OK, None
 
     def end(self, now: int, outcome: Outcome, status: int, detail: str | None) -> None:
         """The request in flight is over; the connection, unless dropped, is free for the next."""

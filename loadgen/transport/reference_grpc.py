@@ -54,7 +54,7 @@ class GrpcCarrier:
             raise LoadgenError(f"the reference transport knows only {METHOD}, not {request.path}")
         message = pb.ModelInferRequest.FromString(request.body)
         metadata = (*((name.lower(), value) for name, value in request.headers), *self._metadata)
-        return PreparedReference((message, metadata), len(request.body) + _PREFIX)
+        return PreparedReference((message, metadata), len(request.body) + _PREFIX, request)
 
     async def open(self, connections: int) -> None:
         from tritonclient.grpc import service_pb2 as pb
@@ -100,6 +100,9 @@ class GrpcCarrier:
         except grpc.aio.AioRpcError as why:
             return self._refused(flight, why.code().value[0], why.details() or "")
         flight.first_ns = self._now()
+        check = flight.prepared.check
+        if check is not None and isinstance(said := check({}, raw), str):
+            return Ended(Outcome.PROTOCOL, 0, len(raw) + _PREFIX, said)
         return Ended(Outcome.OK, 0, len(raw) + _PREFIX, None, raw if keep else None)
 
     def _refused(self, flight: Flight, status: int, details: str) -> Ended:

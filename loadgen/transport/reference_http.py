@@ -43,7 +43,7 @@ class HttpCarrier:
         )  # checks it too
         path = f"{target.base_path}/{request.path.lstrip('/')}"
         url = URL(f"{'https' if target.tls else 'http'}://{target.authority}{path}", encoded=True)
-        return PreparedReference((url, (*request.headers, *self._headers), request.body), size)
+        return PreparedReference((url, (*request.headers, *self._headers), request.body), size, request)
 
     async def open(self, connections: int) -> None:  # noqa: ARG002 - aiohttp opens them when they are needed
         import aiohttp
@@ -110,13 +110,21 @@ class HttpCarrier:
             body = await answer.read()
             outcome = http_outcome(answer.status)
             detail = None
-            if outcome is Outcome.PROTOCOL:
+            fields = {name.lower(): value for name, value in answer.headers.items()}
+            check, judge = flight.prepared.check, flight.prepared.judge
+            if judge is not None:
+                detail = judge(answer.status, fields, body)
+                outcome = Outcome.OK if detail is None else outcome or Outcome.PROTOCOL
+            elif outcome is Outcome.OK and check is not None:
+                if isinstance(said := check(fields, body), str):
+                    outcome, detail = Outcome.PROTOCOL, said
+            elif outcome is Outcome.PROTOCOL:
                 detail = f"redirected to {answer.headers.get('Location', '?')}, which is not followed"
             elif outcome is not Outcome.OK:
                 detail = failure_words(body) or f"HTTP {answer.status}"
             head = 13 + len(answer.reason or "") + 4  # "HTTP/1.1 200 " … CRLF CRLF
             size = head + sum(len(name) + len(value) + 4 for name, value in answer.raw_headers) + len(body)
-            kept = ({k.lower(): v for k, v in answer.headers.items()}, body) if keep else None
+            kept = (fields, body) if keep else None
             return Ended(outcome, answer.status, size, detail, kept)
 
     def _failed(self, flight: Flight, why: Exception) -> Ended:

@@ -8,17 +8,20 @@ if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from loadgen.records import Request
+
 
 class PreparedReference:
     """A request in the library's own terms."""
 
-    __slots__ = ("bytes_out", "patched", "request")
+    __slots__ = ("bytes_out", "check", "judge", "patched", "request")
 
     patched: "Callable[[bytes], PreparedReference]"  # see seams.Prepared
 
-    def __init__(self, request: Any, bytes_out: int) -> None:
+    def __init__(self, request: Any, bytes_out: int, asked: "Request") -> None:
         self.request = request
         self.bytes_out = bytes_out
+        self.check, self.judge = asked.check, asked.judge
 
 
 class Flight:

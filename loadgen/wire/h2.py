@@ -18,6 +18,9 @@ from loadgen.wire.h2_frames import (
     frame,
 )
 from loadgen.wire.hpack_lite import ACCEPTED, BLOCK_LIMIT, SUCCESS, Blocks, Trailers
+from loadgen.wire.known import SAMPLE
+
+_SAMPLE = 2 * SAMPLE + 1  # streams have odd numbers
 
 
 class H2Connection:
@@ -203,6 +206,17 @@ class H2Connection:
                 self._unacked += length
                 if stream.body is not None:
                     stream.body.append(data[start:pos])
+                elif not stream.read:  # the first of an answer that is to be read: mostly it is all of it
+                    known = stream.call.known.get(length)
+                    if (
+                        known is not None
+                        and data.startswith(known.prefixes, start)
+                        and (known.rest is None or known.rest_fits(data, start))
+                        and sid & _SAMPLE != 1
+                    ):
+                        stream.read = length
+                    else:
+                        stream.body = [data[start:pos]]
                 if self._unacked > self._half or stream.bytes_in > self._stream_half:
                     self._replenish(stream)
             else:
@@ -290,6 +304,8 @@ class H2Connection:
             stream.bytes_in += size
             if stream.body is not None:
                 stream.body.append(data)
+            elif not stream.read:
+                stream.body = [data]
         if self._unacked > self._half or (stream is not None and stream.bytes_in > self._stream_half):
             self._replenish(stream)
         if flags & f.END_STREAM and stream is not None:

@@ -1,12 +1,13 @@
 """The pieces of HTTP/2 that a gRPC client handles: frames, a call's bytes, a stream.  It must not know windows."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, Final, Protocol
 
-from loadgen.records import AnswerReader
+from loadgen.records import AnswerReader, AnswerTemplate
 from loadgen.wire.errors import ProtocolError, one_line
 from loadgen.wire.hpack_lite import ACCEPTED, Trailers
+from loadgen.wire.known import KnownAnswers
 from loadgen.wire.slot import put
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
@@ -27,6 +28,7 @@ FIRST_WINDOW = 65_535  # of a connection, both ways, until a WINDOW_UPDATE (RFC 
 FIRST_FRAME = 16_384
 OUR_FRAME = 1 << 20  # the largest frame we accept
 LAST_STREAM = 2**31 - 1
+NOT_READ = -1
 HEAD: Final = Struct(">IBI")  # length and kind share the first word
 WORD: Final = Struct(">I")
 SETTING: Final = Struct(">HI")
@@ -48,9 +50,12 @@ def error_name(code: int) -> str:
 
 
 class Call:
-    """A call's bytes, framed but for its stream id; `slot` in the message may be patched."""
+    """A call's bytes, framed but for its stream id; `slot` in the message may be patched.
 
-    __slots__ = ("block", "body", "bytes_out", "first", "joint", "reader", "size", "slot")
+    `check` reads the message of a unary answer, unless it is like one of the `known` ones (with their prefix).
+    """
+
+    __slots__ = ("block", "body", "bytes_out", "check", "first", "joint", "known", "reader", "size", "slot")
 
     def __init__(
         self,
@@ -58,9 +63,13 @@ class Call:
         message: bytes,
         reader: Callable[[], AnswerReader] | None = None,
         slot: tuple[int, int] | None = None,
+        check: Callable[[Mapping[str, str], bytes], AnswerTemplate | str] | None = None,
+        known: KnownAnswers | None = None,
     ) -> None:
         self.block = block
         self.reader = reader
+        self.check = check
+        self.known = KnownAnswers() if known is None else known
         self.slot = None if slot is None else (slot[0] + 5, slot[1] + 5)  # behind the message's prefix
         self.body = b"\0" + WORD.pack(len(message)) + message
         self.size = len(self.body)
@@ -73,6 +82,7 @@ class Call:
         """The same call with other bytes in its slot.  Raises ValueError unless they are as many."""
         other = Call.__new__(Call)
         other.block, other.first, other.joint, other.reader = self.block, self.first, self.joint, self.reader
+        other.check, other.known = self.check, self.known
         other.size, other.bytes_out, other.slot = self.size, self.bytes_out, self.slot
         other.body = put(self.body, piece, self.slot)
         return other
@@ -98,9 +108,13 @@ class Body(Protocol):
 
 
 class Stream:
-    """One call in flight.  The owner's fields: token, call, sent_ns, tries, link."""
+    """One call in flight.  The owner's fields: token, call, sent_ns, tries, link.
 
-    __slots__ = ("body", "bytes_in", "call", "end", "first_ns", "granted", "id", "link", "offset",
+    `read`: how many bytes of DATA were found to be a known answer; NOT_READ: nobody reads it.  An answer that is
+    not known is kept in `body`.
+    """
+
+    __slots__ = ("body", "bytes_in", "call", "end", "first_ns", "granted", "id", "link", "offset", "read",
                  "sent_ns", "token", "tries", "window")  # fmt: skip
 
     id: int
@@ -116,6 +130,7 @@ class Stream:
         self.bytes_in = 0  # of DATA frames
         self.granted = 0  # of bytes_in, what the peer got its window back for
         self.tries = 0
+        self.read = NOT_READ if call.check is None else 0
         self.end: End = ACCEPTED
         self.body: Body | None = None
 
@@ -123,7 +138,7 @@ class Stream:
         """The one message of a unary answer.  Raises ProtocolError; only for a stream whose body was kept."""
         whole = b"".join(self.body) if isinstance(self.body, list) else b""
         if len(whole) < 5 or len(whole) != 5 + int.from_bytes(whole[1:5], "big"):  # noqa: PLR2004 - the prefix
-            raise ProtocolError(f"the answer is not one gRPC message ({len(whole)} bytes of data)")
+            raise ProtocolError("the answer is not one gRPC message")
         if whole[0]:
             raise ProtocolError("the answer is compressed, which was not asked for")
         return whole[5:]

@@ -128,22 +128,13 @@ def head_fields(block: bytes) -> dict[str, str]:
 
 
 class Heads(dict[bytes, Head]):
-    """Heads by their exact bytes, bounded.  `plain` holds the body length of those that need no care:
-    status 200, Content-Length, connection kept.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.plain: dict[bytes, int] = {}
+    """Heads by their exact bytes, bounded."""
 
     def __missing__(self, block: bytes) -> Head:
         head = parse_head(block)
         if len(self) >= _MEMO_LIMIT:  # a server that never repeats itself gains nothing from a memory
             self.clear()
-            self.plain.clear()
         self[block] = head
-        if head.status == 200 and head.keep_alive and head.length >= 0:  # noqa: PLR2004 - OK
-            self.plain[block] = head.length
         return head
 
 

@@ -7,19 +7,35 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 
-from loadgen.records import LoadgenError, Placed, Region, Request, Tensor
+from loadgen.records import AnswerTemplate, LoadgenError, Placed, Region, Request, Tensor
 from loadgen.units import show_bytes
-from loadgen.wire.errors import ProtocolError
-from loadgen.wire.kserve_http import NUMPY, Parameter, SequenceId, checked, join_bytes, placing
-from loadgen.wire.kserve_stream import ASK_FINAL, Known, StreamReader
-from loadgen.wire.protobuf import BYTES, FIXED64, as_bytes, field, fields, signed, text, varint, varints
+from loadgen.wire.errors import ProtocolError, one_line
+from loadgen.wire.known import KnownAnswers
+from loadgen.wire.kserve_answer import Declared, Output, fits, hold_against, template_of
+from loadgen.wire.kserve_http import NUMPY, Parameter, SequenceId, join_bytes, placing
+from loadgen.wire.kserve_stream import ASK_FINAL, Check, StreamReader
+from loadgen.wire.protobuf import (
+    BYTES,
+    FIXED64,
+    as_bytes,
+    field,
+    fields,
+    fields_with_ends,
+    signed,
+    text,
+    varint,
+    varints,
+)
 
 METHOD = "inference.GRPCInferenceService/ModelInfer"
 STREAM_METHOD = "inference.GRPCInferenceService/ModelStreamInfer"
 MESSAGE_LIMIT = 2**31 - 1  # protobuf's, and gRPC's length is the same
+_REGION = b"shared_memory_region"
+_SHOWN = 120  # bytes of a wrong message that are shown
 _INT64 = range(-(2**63), 2**63)  # no uint64_param: Triton takes none
 # InferTensorContents: field number of each datatype
 _CONTENTS = {"BOOL": 1, "INT8": 2, "INT16": 2, "INT32": 2, "INT64": 3, "UINT8": 4, "UINT16": 4, "UINT32": 4, "UINT64": 5,
@@ -88,7 +104,7 @@ def infer_request(
     return Request(METHOD, (), b"".join(parts), slot=slot)
 
 
-def stream_infer_request(
+def stream_infer_request(  # noqa: PLR0913 - a request's parts
     model: str,
     version: str,
     tensors: Sequence[Tensor | Placed],
@@ -97,14 +113,20 @@ def stream_infer_request(
     parameters: Mapping[str, Parameter] | None = None,
     outputs: Sequence[str] | Mapping[str, Region] | None = None,
     sequence: SequenceId | None = None,
+    check: Check | None = None,
 ) -> Request:
-    """One inference on a stream of its own, answered any number of times: see `infer_request`."""
+    """One inference on a stream of its own, answered any number of times: see `infer_request`.  `check` reads each
+    answer; without one any outputs will do.
+    """
     plain = infer_request(
         model, version, tensors, request_id=request_id, parameters={**(parameters or {}), ASK_FINAL: True},
         outputs=outputs, sequence=sequence,
     )  # fmt: skip
-    known: Known = {}
-    return replace(plain, path=STREAM_METHOD, reader=partial(StreamReader, known))
+    return replace(
+        plain,
+        path=STREAM_METHOD,
+        reader=partial(StreamReader, KnownAnswers(), check or partial(check_answer, {}, partly=True)),
+    )
 
 
 def sequence_piece(number: SequenceId, *, start: bool, end: bool) -> bytes:
@@ -121,26 +143,71 @@ _ENDS = {
 
 def read_infer_response(message: bytes) -> list[Tensor]:
     """The outputs of a ModelInferResponse, from raw or typed contents.  Raises ProtocolError."""
-    heads: list[tuple[str, str, tuple[int, ...], bytes | None]] = []
-    raw: list[bytes] = []
-    for number, value in fields(message):
+    return [output.tensor() for output in _outputs(message)]
+
+
+def check_answer(
+    declared: Declared,
+    headers: Mapping[str, str],
+    message: bytes,
+    *,
+    in_memory: bool = False,
+    partly: bool = False,
+) -> AnswerTemplate | str:
+    """Whether a message is an answer of the model (records.Request.check): a template of its like, or what is wrong
+    with it and its first words.
+
+    `in_memory`: outputs may lie in shared memory; `partly`: some may be missing (answers of a decoupled model).
+    `headers` tell nothing here.
+    """
+    del headers
+    try:
+        outputs = _outputs(message)
+        names = {output.name for output in outputs} if partly else declared.keys()
+        hold_against(declared, outputs, names, in_memory=in_memory)
+    except ProtocolError as why:
+        shown = one_line(message[:_SHOWN].decode("utf-8", "replace"))
+        return f"{why}: {shown or 'nothing legible'}" if message else f"{why}: the message is empty"
+    return template_of(message, outputs)
+
+
+class _Head(NamedTuple):
+    name: str
+    datatype: str
+    shape: tuple[int, ...]
+    contents: bytes | None  # typed ones
+    placed: bool  # in shared memory
+
+
+def _outputs(message: bytes) -> list[Output]:
+    heads: list[_Head] = []
+    raw: list[tuple[bytes, int]] = []  # content, and the offset of the byte after it
+    for number, value, end in fields_with_ends(message):
         if number == 5:  # noqa: PLR2004 - outputs
-            heads.append(_output(as_bytes(value)))
+            heads.append(_head(as_bytes(value)))
         elif number == 6:  # noqa: PLR2004 - raw_output_contents
-            raw.append(as_bytes(value))
-    if raw and len(raw) != len(heads):
+            raw.append((as_bytes(value), end))
+    # outputs in shared memory may or may not have an empty content here
+    with_raw = heads if len(raw) == len(heads) else [head for head in heads if not head.placed]
+    if raw and len(raw) != len(with_raw):
         raise ProtocolError(f"{len(heads)} outputs, but {len(raw)} raw contents")
-    tensors = []
-    for place, (name, datatype, shape, contents) in enumerate(heads):
-        data = raw[place] if raw else _typed(name, datatype, contents or b"")
-        tensors.append(checked(name, datatype, shape, data))
-    return tensors
+    contents = dict(zip(map(id, with_raw), raw, strict=False))
+    return [_with_content(head, contents.get(id(head))) for head in heads]
 
 
-def _output(data: bytes) -> tuple[str, str, tuple[int, ...], bytes | None]:
+def _with_content(head: _Head, raw: tuple[bytes, int] | None) -> Output:
+    name, datatype, shape, typed, placed = head
+    if placed:
+        return fits(Output(name, datatype, shape, None))
+    if raw is None:
+        return fits(Output(name, datatype, shape, _typed(name, datatype, typed or b"")))
+    return fits(Output(name, datatype, shape, raw[0], raw[1] - len(raw[0])))
+
+
+def _head(data: bytes) -> _Head:
     name = datatype = ""
     shape: list[int | bytes] = []
-    contents = None
+    contents, placed = None, False
     for number, value in fields(data):
         if number == 1:
             name = as_bytes(value).decode("utf-8", "replace")
@@ -148,9 +215,11 @@ def _output(data: bytes) -> tuple[str, str, tuple[int, ...], bytes | None]:
             datatype = as_bytes(value).decode("utf-8", "replace")
         elif number == 3:  # noqa: PLR2004 - shape
             shape.append(value)
+        elif number == 4:  # noqa: PLR2004 - parameters
+            placed |= _REGION in as_bytes(value)
         elif number == 5:  # noqa: PLR2004 - contents
             contents = as_bytes(value)
-    return name, datatype, tuple(map(signed, varints(shape))), contents
+    return _Head(name, datatype, tuple(map(signed, varints(shape))), contents, placed)
 
 
 def _typed(name: str, datatype: str, contents: bytes) -> bytes:

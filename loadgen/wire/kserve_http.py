@@ -7,15 +7,17 @@ come from.
 
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
 import numpy as np
 
-from loadgen.records import LoadgenError, Placed, Region, Request, Tensor
-from loadgen.wire.errors import ProtocolError
+from loadgen.records import AnswerTemplate, LoadgenError, Placed, Region, Request, Tensor
+from loadgen.wire.errors import ProtocolError, one_line
+from loadgen.wire.http1 import failure_words
+from loadgen.wire.kserve_answer import Declared, Output, fits, hold_against, split_bytes, template_of
 
 Parameter = bool | int | float | str
 SequenceId = int | str
@@ -25,6 +27,13 @@ NUMPY = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
     "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
 }  # fmt: skip
+_FLOATS = ("FP16", "FP32", "FP64")
+_JSON_TYPES: dict[str, tuple[type, ...]] = {
+    **{name: (int, float) if name in _FLOATS else (int,) for name in NUMPY},
+    "BOOL": (bool, int),
+    "BYTES": (str,),
+}
+_SHOWN = 300  # bytes of a wrong body that are shown
 
 
 def model_path(model: str, version: str) -> str:
@@ -117,54 +126,85 @@ def _dump(value: Mapping[str, Any]) -> bytes:
 
 def read_infer_response(headers: Mapping[str, str], body: bytes) -> list[Tensor]:
     """The outputs of a reply, binary or JSON.  `headers` has names in lower case.  Raises ProtocolError."""
-    told = headers.get(HEAD_LENGTH.lower())
-    if told is not None and not (told.isdecimal() and int(told) <= len(body)):
-        raise ProtocolError(f"{HEAD_LENGTH} {told!r} does not fit a body of {len(body)} bytes")
-    at = len(body) if told is None else int(told)
+    return [output.tensor() for output in _outputs(headers, body)]
+
+
+def check_answer(
+    declared: Declared, headers: Mapping[str, str], body: bytes, *, in_memory: bool = False
+) -> AnswerTemplate | str:
+    """Whether a reply with a good status is an answer of the model (records.Request.check): a template of its like,
+    or what is wrong with it and its first words.
+
+    `in_memory`: outputs may lie in shared memory.
+    """
+    coding = headers.get("content-encoding", "identity")
+    if coding.lower() != "identity":
+        return f"Content-Encoding {one_line(coding, 40)!r} was not asked for"
     try:
-        head = json.loads(body[:at])
-        outputs = [
-            (str(o["name"]), str(o["datatype"]), tuple(int(n) for n in o["shape"]), o)
-            for o in head["outputs"]
-        ]
-    except (ValueError, KeyError, TypeError):
-        raise ProtocolError("the reply's JSON is not a KServe v2 answer with outputs") from None
-    tensors = []
-    for name, datatype, shape, output in outputs:
-        size = (output.get("parameters") or {}).get("binary_data_size")
+        outputs = _outputs(headers, body)
+        hold_against(declared, outputs, declared.keys(), in_memory=in_memory)
+    except ProtocolError as why:
+        return f"{why}: {failure_words(body[:_SHOWN]) or 'the body is empty'}"
+    return template_of(body, outputs)
+
+
+def _outputs(headers: Mapping[str, str], body: bytes) -> list[Output]:
+    told = headers.get(HEAD_LENGTH.lower())
+    if told is not None and not (told.isdecimal() and told.isascii() and int(told) <= len(body)):
+        raise ProtocolError(f"{HEAD_LENGTH} {one_line(told, 40)!r} does not fit the body")
+    at = len(body) if told is None else int(told)
+    outputs = []
+    for head in _heads(body[:at]):
+        name, datatype, shape = head["name"], head["datatype"], tuple(head["shape"])
+        parameters = head.get("parameters") or {}
+        size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
+        start = None
+        data: bytes | None
         if size is None:
-            data = _from_json(name, datatype, shape, output.get("data"))
-        elif isinstance(size, int) and 0 <= size <= len(body) - at:
-            data = body[at : at + size]
-            at += size
+            placed = isinstance(parameters, dict) and "shared_memory_region" in parameters
+            data = None if placed else _from_json(name, datatype, shape, head.get("data"))
+        elif _is_natural(size) and size <= len(body) - at:
+            start, at = at, at + size
+            data = body[start:at]
         else:
-            raise ProtocolError(f"output {name}: binary_data_size {size} is more than the reply holds")
-        tensors.append(checked(name, datatype, shape, data))
+            raise ProtocolError(
+                f"output {name}: its binary_data_size is no size, or more than the reply holds"
+            )
+        outputs.append(fits(Output(name, datatype, shape, data, start)))
     if at != len(body):
-        raise ProtocolError(f"{len(body) - at} bytes after the last output")
-    return tensors
+        raise ProtocolError("bytes after the last output")
+    return outputs
 
 
-def checked(name: str, datatype: str, shape: tuple[int, ...], data: bytes) -> Tensor:
-    """A tensor whose bytes fit its shape.  Raises ProtocolError."""
-    kind = "<u2" if datatype == "BF16" else NUMPY.get(datatype)
-    if kind is not None and math.prod(shape) * np.dtype(kind).itemsize != len(data):
-        raise ProtocolError(f"output {name}: {len(data)} bytes do not fit {datatype} {list(shape)}")
-    return Tensor(name, datatype, shape, data)
+def _heads(text: bytes) -> list[dict[str, Any]]:
+    """What a reply's JSON says of each output: name, datatype, shape and more."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ProtocolError("not a KServe v2 answer") from None
+    heads = told.get("outputs") if isinstance(told, dict) else None
+    if not isinstance(heads, list) or "error" in told:
+        raise ProtocolError("not a KServe v2 answer")
+    for head in heads:
+        whole = (
+            isinstance(head, dict)
+            and isinstance(head.get("name"), str)
+            and isinstance(head.get("datatype"), str)
+            and isinstance(head.get("shape"), list)
+            and all(map(_is_natural, head["shape"]))
+        )
+        if not whole:
+            raise ProtocolError("an output without a name, a datatype or a shape")
+    return heads
+
+
+def _is_natural(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def join_bytes(items: Sequence[bytes]) -> bytes:
     """The raw form of a BYTES tensor: each element behind its length in 4 bytes."""
     return b"".join(part for item in items for part in (len(item).to_bytes(4, "little"), item))
-
-
-def split_bytes(data: bytes) -> Iterator[bytes]:
-    """The elements of a BYTES tensor in its raw form."""
-    at = 0
-    while at < len(data):
-        start = at + 4
-        at = start + int.from_bytes(data[at:start], "little")
-        yield data[start:at]
 
 
 def _to_json(tensor: Tensor) -> list[Any]:
@@ -191,9 +231,11 @@ def _from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> b
     flat = _flat(data)
     if len(flat) != math.prod(shape):
         raise ProtocolError(f"output {name}: {len(flat)} values do not fill {list(shape)}")
+    if not {type(item) for item in flat}.issubset(_JSON_TYPES.get(datatype, ())):  # a bool is no int here
+        raise ProtocolError(f"output {name}: JSON values that are no {datatype}")
     try:
         if datatype == "BYTES":
-            return join_bytes([str(item).encode() for item in flat])
+            return join_bytes([item.encode() for item in flat])
         return np.array(flat, dtype=NUMPY[datatype]).tobytes()
     except (KeyError, ValueError, TypeError, OverflowError):
         raise ProtocolError(f"output {name}: JSON values that are no {datatype}") from None

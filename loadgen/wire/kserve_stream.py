@@ -3,18 +3,20 @@
 It must not know HTTP/2, connections or the clock: stamps are given.
 """
 
-from loadgen.records import Outcome, Streamed
+from collections.abc import Callable, Mapping
+
+from loadgen.records import AnswerTemplate, Outcome, Streamed
 from loadgen.wire.errors import ProtocolError, one_line
+from loadgen.wire.known import KnownAnswers
 from loadgen.wire.protobuf import as_bytes, fields
 
 ASK_FINAL = "triton_enable_empty_final_response"
 _FINAL = b"triton_final_response"
-_KNOWN_LIMIT = 64
 _BUSY = (
     "exceeds maximum queue size",
     "request timeout expired",
 )  # UNAVAILABLE, had it a status; in Triton's words
-Known = dict[int, bytes]  # size of an answer that is no last one -> its bytes up to its one raw content
+Check = Callable[[Mapping[str, str], bytes], AnswerTemplate | str]
 
 
 def of_a_queue(words: str) -> bool:
@@ -27,25 +29,27 @@ class StreamReader:
 
     Each answer with outputs is one chunk, and all we know to count: `tokens_out` is their number, and says so.
     A failure inside the stream ends the answer; it has words and no status.  `known` is shared by the readers of one request's sendings:
-    answers that differ in their tensor's content only are read once.
+    answers that differ in their tensors' contents only are read once.  `check` holds an answer against the model's
+    outputs (records.Request).
     """
 
-    __slots__ = ("_chunk_ns", "_failure", "_known", "finished")
+    __slots__ = ("_check", "_chunk_ns", "_failure", "_known", "finished")
 
-    def __init__(self, known: Known) -> None:
+    def __init__(self, known: KnownAnswers, check: Check) -> None:
         self.finished = False
-        self._known = known
+        self._known, self._check = known, check
         self._chunk_ns: list[int] = []
         self._failure: tuple[Outcome, str] | None = None
 
     def feed(self, data: bytes, now_ns: int) -> None:
         """One message."""
-        head = self._known.get(len(data))
-        if head is not None and data.startswith(head):
+        known = self._known.get(len(data))
+        if known is not None and known.fits(data):
             self._chunk_ns.append(now_ns)
             return
         try:
-            answers, final, words, head = read_stream_response(data)
+            answers, final, words, inner = read_stream_response(data)
+            template = self._read(inner) if answers else None
         except ProtocolError as why:
             self._failure, self.finished = (Outcome.PROTOCOL, str(why)), True
             return
@@ -57,8 +61,15 @@ class StreamReader:
             self._chunk_ns.append(now_ns)
         if final:
             self.finished = True
-        elif answers and head is not None and len(self._known) < _KNOWN_LIMIT:
-            self._known[len(data)] = head
+        elif template is not None and data.endswith(inner):
+            self._known.learn(data[: len(data) - len(inner)], len(data), template)
+
+    def _read(self, inner: bytes) -> AnswerTemplate:
+        """A template of answers alike.  Raises ProtocolError."""
+        said = self._check({}, inner)
+        if isinstance(said, str):
+            raise ProtocolError(said)
+        return said
 
     def end(self, *, complete: bool) -> tuple[Outcome, str | None]:
         """See records.AnswerReader: only the final flag makes it whole."""
@@ -77,32 +88,25 @@ class StreamReader:
         )
 
 
-def read_stream_response(message: bytes) -> tuple[bool, bool, str | None, bytes | None]:
-    """(has outputs, is the final one, words of a failure, head) of a ModelStreamInferResponse.
+def read_stream_response(message: bytes) -> tuple[bool, bool, str | None, bytes]:
+    """(has outputs, is the final one, words of a failure, the ModelInferResponse) of a ModelStreamInferResponse.
 
-    `head`: the bytes that tell all of this for any message of the same size that begins with them: given
-    when there is one raw content and it comes last.  Raises ProtocolError.
+    Raises ProtocolError.
     """
     words: str | None = None
-    outputs = raws = 0
-    final = False
-    last = b""  # the raw content that the message ends with
+    has_outputs = final = False
+    inner = b""
     for number, value in fields(message):
-        last = b""
         if number == 1 and value:
             words = one_line(as_bytes(value).decode("utf-8", "replace")) or "a failure without words"
         elif number == 2:  # noqa: PLR2004 - infer_response
-            for inner, part in fields(as_bytes(value)):
-                last = b""
-                if inner == 5:  # noqa: PLR2004 - outputs
-                    outputs += 1
-                elif inner == 4:  # noqa: PLR2004 - parameters
+            inner = as_bytes(value)
+            for field, part in fields(inner):
+                if field == 5:  # noqa: PLR2004 - outputs
+                    has_outputs = True
+                elif field == 4:  # noqa: PLR2004 - parameters
                     final = _is_final(as_bytes(part), final=final)
-                elif inner == 6:  # noqa: PLR2004 - raw_output_contents
-                    raws += 1
-                    last = as_bytes(part)
-    head = message[: -len(last)] if last and raws == 1 else None
-    return outputs > 0, final, words, head
+    return has_outputs, final, words, inner
 
 
 def _is_final(entry: bytes, *, final: bool) -> bool:

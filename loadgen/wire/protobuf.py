@@ -33,13 +33,18 @@ def text(number: int, value: str) -> bytes:
 
 def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
     """(number, value) of each field; fixed ones as their bytes.  Raises ProtocolError."""
+    return ((number, value) for number, value, _ in fields_with_ends(data))
+
+
+def fields_with_ends(data: bytes) -> Iterator[tuple[int, int | bytes, int]]:
+    """(number, value, offset of the byte after it) of each field.  Raises ProtocolError."""
     at = 0
     while at < len(data):
         key, at = _read_varint(data, at)
         kind = key & 7
         if kind == VARINT:
             value, at = _read_varint(data, at)
-            yield key >> 3, value
+            yield key >> 3, value, at
             continue
         if kind == BYTES:
             size, at = _read_varint(data, at)
@@ -49,8 +54,8 @@ def fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
             raise ProtocolError(f"a protobuf field of unknown kind {kind}")
         if at + size > len(data):
             raise ProtocolError("a protobuf message that ends inside a field")
-        yield key >> 3, data[at : at + size]
         at += size
+        yield key >> 3, data[at - size : at], at
 
 
 def _read_varint(data: bytes, at: int) -> tuple[int, int]:

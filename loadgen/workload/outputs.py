@@ -13,6 +13,15 @@ from loadgen.traffic.words import near
 from loadgen.workload.fit import DTYPES, FitError
 
 
+def declared_outputs(facts: ModelFacts, items: int) -> dict[str, tuple[str, tuple[int, ...]]]:
+    """Datatype and full shape of each output of a request of `items` rows; -1 where the model leaves it open.
+
+    Where the server does not tell of batches (no configuration), a leading -1 stays open.
+    """
+    batch = (items,) if facts.max_batch_size else ()
+    return {spec.name: (spec.datatype, (*batch, *spec.shape)) for spec in facts.outputs}
+
+
 def output_bytes(
     kind: str, facts: ModelFacts, length: int | None, items: int, given: Mapping[str, int] | None = None
 ) -> dict[str, int]:

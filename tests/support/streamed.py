@@ -8,7 +8,7 @@ def response(outputs=1, *, final=False, error="", raw=b"abcd"):
     message = pb.ModelStreamInferResponse(error_message=error)
     message.infer_response.parameters["triton_final_response"].bool_param = final
     for _ in range(outputs):
-        message.infer_response.outputs.add(name="o", datatype="FP32", shape=[1])
+        message.infer_response.outputs.add(name="o", datatype="UINT8", shape=[len(raw)])
         message.infer_response.raw_output_contents.append(raw)
     return message.SerializeToString()
 

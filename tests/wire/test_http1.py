@@ -171,15 +171,6 @@ def test_the_memory_never_confuses_heads_and_is_bounded():
         assert done
         assert reader.body == b"b" * (n % 7)
     assert len(heads) <= 4096
-    assert len(heads.plain) <= len(heads)
-    assert heads.plain.get(OK + b"X-N: 9999\r\nContent-Length: 3\r\n\r\n") == 3
-
-
-@pytest.mark.parametrize("name", ["close", "1.0", "chunked", "failure", "no content"])
-def test_only_plain_heads_go_the_fast_way(name):
-    heads = Heads()
-    read([REPLIES[name][0]], heads=heads)
-    assert heads.plain == {}
 
 
 def test_a_reader_is_used_again():

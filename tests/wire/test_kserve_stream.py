@@ -1,12 +1,21 @@
 """Decoupled answers to a reader: what is an answer, what is the end, what is a failure."""
 
+from functools import partial
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 from loadgen.records import Outcome, Tensor
-from loadgen.wire.kserve_grpc import STREAM_METHOD, infer_request, sequence_piece, stream_infer_request
+from loadgen.wire.known import KnownAnswers
+from loadgen.wire.kserve_grpc import (
+    STREAM_METHOD,
+    check_answer,
+    infer_request,
+    sequence_piece,
+    stream_infer_request,
+)
 from loadgen.wire.kserve_stream import StreamReader, read_stream_response
 from loadgen.workload.sequences import FIRST_ID, IDS, first_id, sequence_id, steps
 
@@ -23,15 +32,18 @@ def told(outputs=1, final=None, error="", raw=b"abcd", parameters=(), **more):
     for name in parameters:
         answer.parameters[name].bool_param = True
     for number in range(outputs):
-        answer.outputs.add(name=f"o{number}", datatype="BYTES", shape=[1])
+        answer.outputs.add(name=f"o{number}", datatype="UINT8", shape=[len(raw)])
         answer.raw_output_contents.append(raw)
     for name, value in more.items():
         setattr(answer, name, value)
     return message.SerializeToString()
 
 
-def read(*messages, complete=True, known=None):
-    reader = StreamReader({} if known is None else known)
+ANY = partial(check_answer, {}, partly=True)
+
+
+def read(*messages, complete=True, known=None, check=ANY):
+    reader = StreamReader(KnownAnswers() if known is None else known, check)
     for at, message in enumerate(messages):
         if not reader.finished:
             reader.feed(message, 100 + at)
@@ -82,7 +94,7 @@ def test_other_parameters_and_content_that_looks_like_the_flag():
 
 def test_what_was_learned_of_one_answer_is_never_true_of_another():
     """Answers of the same size that differ before their content are read anew."""
-    known = {}
+    known = KnownAnswers()
     assert read(told(final=False), known=known)[1:] == ([100], False)
     assert len(known) == 1
     same_size = told(final=True)
@@ -93,15 +105,29 @@ def test_what_was_learned_of_one_answer_is_never_true_of_another():
     assert read(more, known=known)[1] == []
 
 
-@given(st.binary(max_size=60), st.booleans(), st.integers(0, 3), st.text(max_size=4))
-def test_heads_are_right_for_any_content(raw, final, outputs, request_id):
+@given(st.binary(max_size=60), st.binary(max_size=60), st.booleans(), st.integers(0, 3), st.text(max_size=4))
+def test_an_answer_known_or_not_is_read_alike(raw, other, final, outputs, request_id):
+    """What was learned of one content holds of another of its size, and of no other message."""
     message = told(outputs, final=final, raw=raw, id=request_id)
-    found = read_stream_response(message)
-    assert found[:3] == (outputs > 0, final, None)
-    head = found[3]
-    assert (head is not None) == (outputs == 1 and raw != b"")
-    if head is not None:
-        assert read_stream_response(head + bytes(len(raw)))[:3] == found[:3]
+    assert read_stream_response(message)[:3] == (outputs > 0, final, None)
+    known = KnownAnswers()
+    read(message, known=known)
+    assert len(known) == (outputs > 0 and not final)
+    alike = told(outputs, final=final, raw=other[: len(raw)].ljust(len(raw), b"x"), id=request_id)
+    assert all(one.fits(alike) for one in known.values())
+    assert read(alike, known=known) == read(alike)
+
+
+@pytest.mark.parametrize(
+    ("outputs", "said"),
+    [(1, None), (0, None), (2, "o1"), (3, "o1")],
+)
+def test_an_answer_is_held_against_the_models_outputs(outputs, said):
+    declared = partial(check_answer, {"o0": ("UINT8", (4,)), "late": ("UINT8", (4,))}, partly=True)
+    (outcome, words), stamps, _ = read(told(outputs, final=False), told(0, final=True), check=declared)
+    assert outcome is (Outcome.OK if said is None else Outcome.PROTOCOL)
+    assert len(stamps) == (outputs if said is None else 0)
+    assert said is None or said in words
 
 
 @pytest.mark.parametrize("broken", [b"\x12\x05ab", b"\x0a", b"\x08\x01", b"\x12\x02\x20\x01"])
