@@ -59,17 +59,12 @@ class GrpcCarrier:
     async def open(self, connections: int) -> None:
         from tritonclient.grpc import service_pb2 as pb
 
-        def read(raw: bytes) -> tuple[bytes, Any]:
-            return raw, pb.ModelInferResponse.FromString(raw)
-
         while len(self._channels) < connections:
             self._channels.append(OfficialChannel(self._target, self._options))
             channel = await self._channels[-1].open()
             await self._connected(self._channels[-1], channel)
             serialize = pb.ModelInferRequest.SerializeToString
-            self._methods.append(
-                channel.unary_unary(f"/{METHOD}", request_serializer=serialize, response_deserializer=read)
-            )
+            self._methods.append(channel.unary_unary(f"/{METHOD}", request_serializer=serialize))
             self.connections_opened += 1
         self._turn = itertools.cycle(self._methods)
 
@@ -92,16 +87,25 @@ class GrpcCarrier:
 
     async def carry(self, flight: Flight, *, keep: bool) -> Ended:
         import grpc
+        from google.protobuf.message import DecodeError
+        from tritonclient.grpc import service_pb2 as pb
 
         message, metadata = flight.prepared.request
         flight.sent_ns = self._now()
         try:
-            raw, _ = await next(self._turn)(message, metadata=metadata)
+            raw: bytes = await next(self._turn)(message, metadata=metadata)
         except grpc.aio.AioRpcError as why:
             return self._refused(flight, why.code().value[0], why.details() or "")
         flight.first_ns = self._now()
+        said: Any = None
+        try:
+            pb.ModelInferResponse.FromString(raw)
+        except DecodeError as why:
+            said = f"the official library cannot read the answer: {one_line(str(why))}"
         check = flight.prepared.check
-        if check is not None and isinstance(said := check({}, raw), str):
+        if said is None and check is not None:
+            said = check({}, raw)
+        if isinstance(said, str):
             return Ended(Outcome.PROTOCOL, 0, len(raw) + _PREFIX, said)
         return Ended(Outcome.OK, 0, len(raw) + _PREFIX, None, raw if keep else None)
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import unquote
 
 from aiohttp import web
+
+from loadgen.wire.kserve_answer import SIZES
 
 
 @dataclass
@@ -27,18 +30,35 @@ class Model:
     parameters: dict = field(default_factory=dict)
     ready: bool = True
     has_config: bool = True
+    output: str = "OUTPUT"
+    output_dims: tuple[int, ...] | None = None  # None: as `dims`
 
     def metadata(self, model):
         shape = ([-1] if self.max_batch_size else []) + list(self.dims)
         tensor = {"name": self.name, "datatype": self.datatype, "shape": shape}
+        out = shape[:1] * bool(self.max_batch_size) + list(self._out)
         return {"name": model, "versions": ["1"], "platform": "mock", "inputs": [tensor],
-                "outputs": [{**tensor, "name": "OUTPUT"}]}  # fmt: skip
+                "outputs": [{**tensor, "name": self.output, "shape": out}]}  # fmt: skip
 
     def config(self, model):
         tensor = {"name": self.name, "data_type": f"TYPE_{self.datatype}", "dims": list(self.dims)}
         return {"name": model, "backend": "python", "max_batch_size": self.max_batch_size, "input": [tensor],
-                "output": [{**tensor, "name": "OUTPUT"}], "dynamic_batching": {},
+                "output": [{**tensor, "name": self.output, "dims": list(self._out)}], "dynamic_batching": {},
                 "parameters": {k: {"string_value": v} for k, v in self.parameters.items()}}  # fmt: skip
+
+    @property
+    def _out(self):
+        return self.dims if self.output_dims is None else self.output_dims
+
+    def answer(self, model, head):
+        """(head, body) of a right answer to a request with that JSON: zeros, in binary."""
+        rows = head["inputs"][0]["shape"][:1] if self.max_batch_size else []
+        shape = rows + [max(dim, 1) for dim in self._out]
+        raw = bytes(math.prod(shape) * (4 if self.datatype == "BYTES" else SIZES[self.datatype]))
+        output = {"name": self.output, "datatype": self.datatype, "shape": shape}
+        output["parameters"] = {"binary_data_size": len(raw)}
+        text = json.dumps({"model_name": model, "model_version": "1", "outputs": [output]}).encode()
+        return {"Inference-Header-Content-Length": str(len(text))}, text + raw
 
 
 class Mock:
@@ -202,9 +222,8 @@ class Mock:
             if status != 200:
                 return web.json_response({"error": error or "mock says no"}, status=status)
             self.ok += 1
-            return web.json_response(
-                {"model_name": name, "model_version": "1",
-                 "outputs": [{"name": "OUTPUT", "datatype": "FP32", "shape": [1, 1], "data": [0.0]}]}
-            )  # fmt: skip
+            size = request.headers.get("Inference-Header-Content-Length", len(body))
+            headers, answer = self.models[name].answer(name, json.loads(body[: int(size)]))
+            return web.Response(body=answer, headers=headers)
         finally:
             self._in_flight -= 1

@@ -30,7 +30,7 @@ from null_server import (
     grpc_reply,
 )
 
-MODEL = Model(dims=(4,))
+MODEL = Model(dims=(4,), output="y", output_dims=(16,))  # what the null server answers
 
 
 def u32(value):
@@ -197,15 +197,17 @@ class GrpcLink(_Link):
         each = pb.StatisticDuration(count=n, ns=n * 1000)
         names = ("success", "fail", "queue", "compute_input", "compute_infer", "compute_output")
         tensor = pb.ModelMetadataResponse.TensorMetadata(name="INPUT", datatype="FP32", shape=[-1, 4])
+        out = pb.ModelMetadataResponse.TensorMetadata(name="y", datatype="FP32", shape=[-1, 16])
         one = config.ModelInput(name="INPUT", data_type="TYPE_FP32", dims=[4])
+        other = config.ModelOutput(name="y", data_type="TYPE_FP32", dims=[16])
         return {
             "ServerLive": lambda: pb.ServerLiveResponse(live=True),
             "ServerReady": lambda: pb.ServerReadyResponse(ready=True),
             "ModelReady": lambda: pb.ModelReadyResponse(ready=True),
             "ServerMetadata": lambda: pb.ServerMetadataResponse(name="scripted", version="0", extensions=["statistics"]),
-            "ModelMetadata": lambda: pb.ModelMetadataResponse(name="m", versions=["1"], platform="x", inputs=[tensor]),
+            "ModelMetadata": lambda: pb.ModelMetadataResponse(name="m", versions=["1"], platform="x", inputs=[tensor], outputs=[out]),
             "ModelConfig": lambda: pb.ModelConfigResponse(
-                config=config.ModelConfig(name="m", backend="python", max_batch_size=8, input=[one])
+                config=config.ModelConfig(name="m", backend="python", max_batch_size=8, input=[one], output=[other])
             ),
             "ModelStatistics": lambda: pb.ModelStatisticsResponse(model_stats=[pb.ModelStatistics(
                 name="m", version="1", inference_count=n, execution_count=n,
