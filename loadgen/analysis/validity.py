@@ -91,6 +91,7 @@ def doubts(
         _cache,
         _batching,
         _tokens,
+        _status_only,
         _relay,
     )
     client = clientside.doubts(info, [(told, rows) for told, _, rows in evidence.measured])
@@ -315,6 +316,17 @@ def _tokens(seen: Evidence) -> list[Doubt]:
         hint = "have the server tell its usage, or give a tokenizer"
         found.append(Doubt("no_usage", text, hint))
     return found
+
+
+def _status_only(seen: Evidence) -> list[Doubt]:
+    """Kinds of plain HTTP whose profile does not say what a right answer looks like."""
+    kinds = seen.info.get("kinds", [])
+    names = [k["name"] for k in kinds if k.get("status_only") and k["name"] in seen.total["by_kind"]]
+    if not names:
+        return []
+    text = f"kind {', '.join(names)}: only the HTTP status was judged; an error page with status 200 counts as a success"
+    hint = "say in the profile what a right answer holds: success: {json: {path: ...}}"
+    return [Doubt("status_only", text, hint)]
 
 
 def _relay(seen: Evidence) -> list[Doubt]:

@@ -206,6 +206,7 @@ class Mock:
         }  # fmt: skip
 
     async def _infer(self, request, name):
+        model = self.models[name]  # which a script may take away meanwhile
         self._in_flight += 1
         self.most_in_flight = max(self.most_in_flight, self._in_flight)
         try:
@@ -223,7 +224,7 @@ class Mock:
                 return web.json_response({"error": error or "mock says no"}, status=status)
             self.ok += 1
             size = request.headers.get("Inference-Header-Content-Length", len(body))
-            headers, answer = self.models[name].answer(name, json.loads(body[: int(size)]))
+            headers, answer = model.answer(name, json.loads(body[: int(size)]))
             return web.Response(body=answer, headers=headers)
         finally:
             self._in_flight -= 1

@@ -199,7 +199,8 @@ class GrpcLink(_Link):
         tensor = pb.ModelMetadataResponse.TensorMetadata(name="INPUT", datatype="FP32", shape=[-1, 4])
         out = pb.ModelMetadataResponse.TensorMetadata(name="y", datatype="FP32", shape=[-1, 16])
         one = config.ModelInput(name="INPUT", data_type="TYPE_FP32", dims=[4])
-        other = config.ModelOutput(name="y", data_type="TYPE_FP32", dims=[16])
+        datatype, dim = self.server.output
+        other = config.ModelOutput(name="y", data_type=datatype, dims=[dim])
         return {
             "ServerLive": lambda: pb.ServerLiveResponse(live=True),
             "ServerReady": lambda: pb.ServerReadyResponse(ready=True),
@@ -218,7 +219,17 @@ class GrpcLink(_Link):
 class Scripted:
     """Serves in a thread.  `sips`: bytes that a gRPC client gets its window widened by, a frame (0: wide windows)."""
 
-    def __init__(self, protocol, fault=lambda *_: None, *, sips=0, tls=None, until_asked=False):
+    def __init__(
+        self,
+        protocol,
+        fault=lambda *_: None,
+        *,
+        sips=0,
+        tls=None,
+        until_asked=False,
+        output=("TYPE_FP32", 16),
+    ):
+        self.output = output  # of the model over gRPC: datatype and dims
         self.protocol, self.fault, self.sips, self.tls = protocol, fault, sips, tls
         wide = frame(4, 0, 0) + frame(8, 0, 0, u32(1 << 30))
         self.hello = setting(4, sips) if sips else wide

@@ -209,9 +209,9 @@ objectives: ["failure rate < 1%"]
 PAGE = b"<html><body>Please log in</body></html>"
 
 
-def run(tmp_path, server):
+def run(tmp_path, server, profile=PROFILE):
     path, out = tmp_path / "p.yaml", tmp_path / "run"
-    path.write_text(PROFILE)
+    path.write_text(profile)
     return loadgen("run", path, "--target", server.target, "--out", out, "--json", "-q")
 
 
@@ -240,3 +240,27 @@ def test_a_first_request_that_is_no_answer_refuses_the_run(tmp_path):
         done = run(tmp_path, server)
     assert done.code == 3
     assert "Please log in" in done.err
+
+
+PLAIN = """
+name: plain
+kinds: {k: {http: {path: /a/infer, json: {x: 1}SUCCESS}, timeout: 2s}}
+phases: [{name: load, closed: {users: 2, requests: 20}}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("success", "ok", "said"),
+    [("", 20, True), (", success: {status: [200]}", 20, True), (", success: {json: {path: $.y}}", 10, False)],
+)
+def test_a_plain_kind_says_when_only_the_status_was_judged(success, ok, said, tmp_path):
+    """Every other answer after the first request is a page with status 200."""
+
+    def fault(link, n, _):
+        link.write(http_reply(200, b'{"y":1}' if n == 0 or n % 2 else PAGE))
+        return True
+
+    with Scripted("http", fault) as server:
+        done = run(tmp_path, server, PLAIN.replace("SUCCESS", success))
+    assert done.json["total"]["counts"]["ok"] == ok
+    assert ("status_only" in {doubt["code"] for doubt in done.json["doubts"]}) == said

@@ -20,6 +20,7 @@ from tests.support.cli import loadgen
 from tests.support.scripted import (
     GRPC_HEAD,
     GRPC_TRAILERS,
+    HTTP_REPLY,
     INFER_REPLY,
     Scripted,
     frame,
@@ -242,7 +243,7 @@ def test_one_byte_a_packet_is_an_answer_like_any_other(run, protocol):
 
 
 def test_an_answer_longer_than_its_length_costs_the_connection_alone(run):
-    with Scripted("http", some(lambda link, _: link.write(http_reply(200, b"ab"), b"and more"))) as server:
+    with Scripted("http", some(lambda link, _: link.write(HTTP_REPLY, b"and more"))) as server:
         ran = run(server)
     assert (ran.outcomes("load"), ran.outcomes("after")) == ({"OK": 120}, {"OK": 40})
 
