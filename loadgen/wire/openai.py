@@ -79,7 +79,11 @@ def output_limits(fields: Mapping[str, Any], max_tokens_key: str) -> Limits:
     least = _first(fields, _MIN_TOKENS)
     if fields.get("ignore_eos") is True and not any(fields.get(key) for key in _STOPS):
         least = max(most, least)
-    return tuple(choices * tokens if tokens >= 0 else -1 for tokens in (most, least))  # type: ignore[return-value]
+    return _over(choices, most), _over(choices, least)
+
+
+def _over(choices: int, tokens: int) -> int:
+    return min(choices * tokens, _MOST) if tokens >= 0 else -1
 
 
 def _first(fields: Mapping[str, Any], keys: Sequence[str]) -> int:
