@@ -50,3 +50,10 @@ def stopped_short(frame: Frame) -> Bools:
     by_length = [place for place, reason in enumerate(streams.finishes) if is_length(reason)]
     sure = (frame.stream("source") != SOURCES.index("chunks")) | ((finish >= 0) & ~np.isin(finish, by_length))
     return np.asarray(frame.ok & (out >= 0) & (out < least) & sure, np.bool_)
+
+
+def never_seen(frame: Frame) -> Bools:
+    """Whose usage told of tokens of which none was seen."""
+    if frame.columns.streams is None:
+        return np.zeros(len(frame), np.bool_)
+    return np.asarray(frame.stream("unseen") > 0, np.bool_)

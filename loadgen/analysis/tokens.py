@@ -7,6 +7,7 @@ from loadgen.records import Doubt
 from loadgen.wire.finish import Finish, finish_of
 
 MOSTLY_CACHED = 0.5  # of the tokens in, over all
+_REASONS = 5  # that are listed
 OFTEN_CACHED = 0.1  # of the requests: those whose prompt was cached for more than half
 
 
@@ -57,7 +58,7 @@ def _ends(streaming: dict[str, Any]) -> list[Doubt]:
     new = {reason: n for reason, n in streaming["finish"].items() if finish_of(reason) is Finish.UNKNOWN}
     if not new:
         return []
-    said = ", ".join(f"{reason} ({n})" for reason, n in new.items())
+    said = ", ".join(f"{reason} ({n})" for reason, n in list(new.items())[:_REASONS])
     text = f"{sum(new.values())} of {amount(streaming['n'], 'stream')} ended by a reason that is not known: {said}"
     hint = "they count as successes: see in the server's documentation whether such an answer is whole"
     return [Doubt("unknown_finish", text, hint)]

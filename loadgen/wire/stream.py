@@ -26,6 +26,10 @@ Failure = tuple[Outcome, str]
 Limits = tuple[int, int]  # (max_tokens, min_tokens) of a request, over all its choices; -1: not set
 NO_LIMITS = (-1, -1)
 _NO_TOKEN = "an answer without a single token"  # noqa: S105 - of text
+# Of chunks that differ from one in their text only: the bytes before and behind the text, the places where these end
+# and begin, the size of one whose text is empty and which is a token (-1: none is), where its stamp goes, and its text.
+Alike = tuple[bytes, bytes, int, int, int, list[int], list[str] | None]
+_NOTHING_ALIKE: Alike = (b"\r", b"", 1, 1, -1, [], None)  # no event's data has a CR in it
 
 
 def read_json(data: bytes) -> Any:
@@ -81,8 +85,8 @@ class EventReader:
     `limits` are what the request says of the answer's length.
     """
 
-    __slots__ = ("_alike", "_bare", "_came", "_count", "_done", "_failure", "_head", "_into", "_parser", "_prefix",
-                 "_reasons", "_seen", "_stamps", "_suffix", "_texts", "_tries", "_used", "finished")  # fmt: skip
+    __slots__ = ("_alike", "_came", "_count", "_done", "_failure", "_head", "_parser",
+                 "_reasons", "_seen", "_stamps", "_texts", "_tries", "_used", "finished")  # fmt: skip
 
     empty_is_token = True  # whether a chunk like others that brought text is a token when its text is empty
 
@@ -103,10 +107,7 @@ class EventReader:
         self._failure: Failure | None = None
         self._count = count
         self._texts: dict[tuple[int, str], list[str]] | None = {} if keep_text or count else None
-        self._into: list[str] | None = None  # where the text of a chunk alike goes
-        self._alike: list[int] = []  # and its stamp
-        self._prefix = self._suffix = b""
-        self._bare = -1  # bytes of a chunk alike whose text is empty and which is a token; -1: none is
+        self._alike = _NOTHING_ALIKE
         self._seen = False  # tokens that show: content with a text, reasoning, a tool call
         self._tries = _TRIES
         self._used = -1
@@ -117,10 +118,9 @@ class EventReader:
             return
         if self._head is not None and len(self._head) < WORDS_LIMIT:
             self._head += data[: WORDS_LIMIT - len(self._head)]
-        prefix, suffix, into, stamps, bare = self._prefix, self._suffix, self._into, self._alike, self._bare
-        start, stop = len(prefix), -len(suffix)
+        prefix, suffix, start, stop, bare, stamps, into = self._alike
         for name, event in self._parser.feed(data):
-            if prefix and event[:start] == prefix and event[stop:] == suffix and not name:
+            if event[:start] == prefix and event[stop:] == suffix and not name:
                 text = event[start:stop]
                 if (text or len(event) == bare) and b'"' not in text and b"\\" not in text:
                     stamps.append(now_ns)
@@ -130,14 +130,7 @@ class EventReader:
             self._event(name, event, now_ns)
             if self._done or self._failure is not None:
                 return
-            prefix, suffix, into, stamps, bare = (
-                self._prefix,
-                self._suffix,
-                self._into,
-                self._alike,
-                self._bare,
-            )
-            start, stop = len(prefix), -len(suffix)
+            prefix, suffix, start, stop, bare, stamps, into = self._alike
 
     def _event(self, name: bytes, event: bytes, now_ns: int) -> None:
         self._head = None
@@ -217,10 +210,10 @@ class EventReader:
             and event[start:end] == raw
             and event[end : end + 1] == b'"'
         ):
-            self._prefix, self._suffix = event[:start], event[end:]
-            self._into = None if self._texts is None else self._texts[index, "content"]
-            self._alike = self._stamps[index]
-            self._bare = start + len(event) - end if self.empty_is_token else -1
+            prefix, suffix = event[:start], event[end:]
+            bare = len(prefix) + len(suffix) if self.empty_is_token else -1
+            into = None if self._texts is None else self._texts[index, "content"]
+            self._alike = (prefix, suffix, start, -len(suffix), bare, self._stamps[index], into)
 
     def end(self, *, complete: bool) -> tuple[Outcome, str | None]:
         """See seams.AnswerReader."""
