@@ -131,7 +131,7 @@ class Streamed:
     cached_tokens: int = -1  # of tokens_in, those that a prefix cache answered; -1: not told
     max_tokens: int = -1  # what the request said of the answer's length, over all choices; -1: nothing
     min_tokens: int = -1
-    unseen: int = 0  # tokens that usage told of an answer in which none was seen
+    unseen: int = 0  # tokens that usage told and the answer did not show: all, or hidden reasoning
     choice_chunks: Sequence[int] = ()  # how many of chunk_ns each choice has; empty: there is one choice
 
 

@@ -28,10 +28,12 @@ def measured(frame: Frame, metric: str) -> tuple[Ints, Bools]:
 def _time_per_token(frame: Frame) -> tuple[Ints, Bools]:
     """TPOT: of each choice (last - first chunk) / (tokens - 1), weighted by these tokens.
 
-    Usage counts the choices together, so each has the share of the tokens that it has of the chunks.
+    Usage counts the choices together, so each has the share of the tokens that it has of the chunks.  Tokens that the
+    answer did not show (hidden reasoning) came before the first chunk and are none of these.
     """
     chunks, choices = frame.stream("timed_chunks"), frame.stream("timed_choices")
-    tokens = frame.stream("tokens_out") * (chunks / np.maximum(frame.stream("chunks"), 1))
+    shown = frame.stream("tokens_out") - np.maximum(frame.stream("unseen"), 0)
+    tokens = shown * (chunks / np.maximum(frame.stream("chunks"), 1))
     known = (choices > 0) & (tokens > choices)
     took = frame.stream("token_time_ns") / np.where(known, tokens - choices, 1)
     return np.rint(took).astype(np.int64), known

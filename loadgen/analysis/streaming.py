@@ -13,7 +13,8 @@ Definitions, of successes, from the stamps that were written when each chunk cam
 * tokens/s in total: each success counts its tokens by the share and over the span of analysis.rates.  Their peak
   is the most that came within a second, a stream's tokens laid evenly over its chunks; never below the mean.
 * usage and chunks: in how many streams the server's usage counts other tokens than chunks came; tokens and what is
-  divided by them rest on usage, first tokens and chunk gaps on chunks.  Unseen are those of answers that showed none.
+  divided by them rest on usage, first tokens and chunk gaps on chunks.  Unseen are those that usage tells and an answer did
+  not show: all of them, or hidden reasoning; these are in no TPOT.
 * output lengths: tokens that were asked (max_tokens) and delivered, of the answers that tell both; how many stopped
   short of what the request allows (min_tokens, ignore_eos).
 * cached tokens: of tokens in, those that the server took from its prefix cache, where it tells them.

@@ -46,8 +46,8 @@ def _unseen(streaming: dict[str, Any]) -> list[Doubt]:
     if not unseen["n"]:
         return []
     text = (
-        f"{unseen['n']} of {amount(streaming['n'], 'stream')} told {amount(unseen['sum'], 'token')} in usage and showed "
-        "none: they are successes without a first token"
+        f"{unseen['n']} of {amount(streaming['n'], 'stream')} told {amount(unseen['sum'], 'token')} in usage that they did "
+        "not show: these are in the counts, and in no first token nor time per token"
     )
     hint = "see what the server leaves out of its answers (reasoning, special tokens) and have it sent"
     return [Doubt("tokens_unseen", text, hint)]
@@ -89,7 +89,7 @@ def _cached(streaming: dict[str, Any]) -> list[Doubt]:
     )
     hint = (
         "first tokens are those of cached prompts: send texts that do not repeat, or switch the prefix cache off, unless "
-        "the users to come share prompts as these do"
+        "the users to come share prompts as these do (a chat's history, one system prompt)"
     )
     return [Doubt("prompts_cached", text, hint)]
 

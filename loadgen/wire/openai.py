@@ -135,6 +135,9 @@ def _read_usage(told: Mapping[str, Any], came: Streamed) -> int:
     came.tokens_in = max(came.tokens_in, _natural(usage.get("prompt_tokens")))
     places = [usage, *(part for key in _DETAILS if isinstance(part := usage.get(key), dict))]
     came.cached_tokens = max(came.cached_tokens, *(_first(place, _CACHED) for place in places))
+    details = usage.get("completion_tokens_details")
+    if isinstance(details, dict):  # until the answer shows some reasoning
+        came.unseen = max(came.unseen, _natural(details.get("reasoning_tokens")))
     return _natural(usage.get("completion_tokens"))
 
 
@@ -178,7 +181,7 @@ def _is_said(message: Mapping[str, Any], key: str) -> bool:
 class OpenAiReader(EventReader):
     """A streamed chat or completion.  Choices are kept apart; the text is that of choice 0."""
 
-    __slots__ = ("_begun", "_ends")
+    __slots__ = ("_begun", "_ends", "_thinks")
 
     def __init__(
         self,
@@ -190,6 +193,7 @@ class OpenAiReader(EventReader):
         super().__init__(keep_text=keep_text, count=count, limits=limits)
         self._begun: set[int] = set()
         self._ends: dict[int, int] = {}  # stamps of ends without text
+        self._thinks = False  # reasoning was shown
 
     def _chunk(self, chunk: dict[str, Any], event: bytes, now_ns: int) -> None:
         choices = chunk.get("choices")
@@ -214,6 +218,7 @@ class OpenAiReader(EventReader):
         text, thought, more = _read_message(said, key)
         ended = self._ended(index, choice.get("finish_reason"))
         if thought:
+            self._thinks = True
             self._keep(index, "reasoning", thought)
         if text or thought or more or choice.get("token_ids"):
             self._token(index, now_ns, text, more=bool(thought) or more)
@@ -228,8 +233,9 @@ class OpenAiReader(EventReader):
         """Ends without text were tokens when usage counts just as many more than came in chunks."""
         super()._settle()
         ends, self._ends = self._ends, {}
-        chunks = self._chunk_count
-        if chunks and self._used - chunks == len(ends):
+        came, chunks = self._came, self._chunk_count
+        came.unseen = 0 if self._thinks else max(0, min(came.unseen, self._used - chunks))
+        if chunks and self._used - came.unseen - chunks == len(ends):
             for index, stamp in ends.items():
                 self._token(index, stamp, "")
 
@@ -253,5 +259,7 @@ class OpenAiWhole(WholeReader):
                 said, key = (message, "content") if isinstance(message, dict) else (choice, "text")
                 text, thought, more = _read_message(said, key)
                 reason = finish_reason(choice.get("finish_reason"))
+                came.unseen = 0 if thought else came.unseen
                 found.append(Answer(text, thought, bool(text or thought) or more, reason))
+        came.unseen = max(0, min(came.unseen, came.tokens_out))
         return found

@@ -243,7 +243,7 @@ class EventReader:
             came.text = mended(self._texts.get((0, "content"), ()))
         if self._used > 0 or not came.chunk_ns:
             came.tokens_out, came.source = self._used, "usage" if self._used >= 0 else ""
-            came.unseen = 0 if came.chunk_ns else max(0, self._used)
+            came.unseen = came.unseen if came.chunk_ns else max(0, self._used)
         elif self._count is not None and self._texts is not None:
             came.tokens_out = sum(self._count(mended(parts)) for parts in self._texts.values())
             came.source = "tokenizer"

@@ -279,8 +279,14 @@ def test_usage_beside_chunks(tmp_path):
     found, doubts = doubts_of(tmp_path, rows)
     assert found["usage_and_chunks"] == {"n": 6, "differ": 2, "tokens": 40, "chunks": 10}
     assert found["unseen_tokens"] == {"n": 1, "sum": 3}
-    assert doubts["tokens_unseen"].startswith("1 of 8 streams told 3 tokens in usage and showed none")
+    assert doubts["tokens_unseen"].startswith("1 of 8 streams told 3 tokens in usage that they did not show")
     assert found["ttft_ns"]["n"] == 7
+
+
+def test_hidden_reasoning_is_in_the_counts_and_in_no_time_a_token(tmp_path):
+    """Of 45 tokens 40 came before the first that was shown, 20 ms each after it."""
+    found = streaming_of(tmp_path, [chat(0, every(20 * MS, 5), out=45, more={"unseen": 40})])
+    assert (found["tpot_ns"]["p50"], found["tokens_out"]["sum"]) == (20 * MS, 45)
 
 
 def test_a_success_without_tokens_has_no_first_one_to_be_late_and_one_unseen_may_be(tmp_path):

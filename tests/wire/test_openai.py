@@ -312,6 +312,16 @@ def test_reasons_for_an_end():
         "", "", "", "abort", "abort", ("a " * 20)[:39] + "…"]  # fmt: skip
 
 
+@pytest.mark.parametrize(("events", "told", "unseen"), [
+    ((said("a"), said("b")), 40, 40), ((chunk(delta(reasoning="hm")), said("b")), 40, 0), ((said("a"), said("b")), 50, 40),
+    ((), 40, 42), ((said("a"), said("b")), "40", 0),
+])  # fmt: skip
+def test_hidden_reasoning(events, told, unseen):
+    """Of 42 tokens; no more than are missing."""
+    told = {"completion_tokens": 42, "completion_tokens_details": {"reasoning_tokens": told}}
+    assert stamped(*events, STOP, chunk(usage=told), DONE).streamed().unseen == unseen
+
+
 CACHED = {
     "vLLM, SGLang, OpenAI": ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 7, "audio_tokens": 1}}}, 7),
     "none": ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 0}}}, 0),
