@@ -62,10 +62,13 @@ def finish_reason(told: Any) -> str:
         return gravest(map(finish_reason, told))
     if isinstance(told, dict):
         told = next((told[key] for key in ("type", "reason", "name") if told.get(key)), "unknown")
-    if told is None or told is False:
-        return ""
-    reason = one_line(str(told)[: 4 * _LIMIT], _LIMIT)
-    return "" if _plain(reason) in _NO_END and len(reason) <= len("not_finished") else reason
+    return "" if told is None or told is False else _one_reason(str(told)[: 4 * _LIMIT])
+
+
+@lru_cache(256)
+def _one_reason(told: str) -> str:
+    reason = one_line(told, _LIMIT)
+    return "" if reason.lower() in _NO_END else reason
 
 
 def gravest(reasons: Iterable[str]) -> str:

@@ -18,12 +18,12 @@ from loadgen.wire.stream import NO_LIMITS, Answer, EventReader, Limits, WholeRea
 
 CHAT, COMPLETIONS = "chat/completions", "completions"
 _REASONING = ("reasoning_content", "reasoning")
-_OTHER = ("tool_calls", "function_call", "refusal", "audio")  # tokens, but no content
 _MAX_TOKENS = ("max_completion_tokens", "max_tokens", "max_new_tokens")
 _MIN_TOKENS = ("min_tokens", "min_new_tokens", "min_length")
 _STOPS = ("stop", "stop_token_ids", "stop_words")  # may end an answer early whatever ignore_eos says
 _CACHED = ("cached_tokens", "num_cached_tokens", "prompt_cache_hit_tokens", "cache_read_input_tokens")
 _DETAILS = ("prompt_tokens_details", "input_tokens_details")
+_PLAIN_USAGE = {"prompt_tokens", "completion_tokens", "total_tokens"}
 _DEPTH = 4  # of blocks within blocks
 _MOST = 2**31 - 1  # a server that counts more tokens counts wrongly
 _REFUSED = (400, 422)
@@ -133,12 +133,17 @@ def _read_usage(told: Mapping[str, Any], came: Streamed) -> int:
     if not isinstance(usage, dict):
         return -1
     came.tokens_in = max(came.tokens_in, _natural(usage.get("prompt_tokens")))
+    if not usage.keys() <= _PLAIN_USAGE:
+        _read_details(usage, came)
+    return _natural(usage.get("completion_tokens"))
+
+
+def _read_details(usage: Mapping[str, Any], came: Streamed) -> None:
     places = [usage, *(part for key in _DETAILS if isinstance(part := usage.get(key), dict))]
     came.cached_tokens = max(came.cached_tokens, *(_first(place, _CACHED) for place in places))
     details = usage.get("completion_tokens_details")
     if isinstance(details, dict):  # until the answer shows some reasoning
         came.unseen = max(came.unseen, _natural(details.get("reasoning_tokens")))
-    return _natural(usage.get("completion_tokens"))
 
 
 def read_content(value: Any, depth: int = _DEPTH) -> tuple[str, str]:
@@ -167,15 +172,21 @@ def _inner(block: Mapping[str, Any]) -> Any:
 
 def _read_message(message: Mapping[str, Any], key: str) -> tuple[str, str, bool]:
     """(text, reasoning, whether it brings more than these) of a message or delta whose content has that key."""
-    text, thought = read_content(message.get(key))
-    for name in _REASONING:
-        thought = thought or "".join(read_content(message.get(name)))
-    return text, thought, any(message.get(name) for name in _OTHER)
+    content = message.get(key)
+    text, thought = (content, "") if type(content) is str else read_content(content)
+    if len(message) == 1 and content is not None:  # as most are
+        return text, thought, False
+    get = message.get
+    if reasoning := get("reasoning_content") or get("reasoning"):
+        thought = thought or "".join(read_content(reasoning))
+    return text, thought, bool(get("tool_calls") or get("function_call") or get("refusal") or get("audio"))
 
 
 def _is_said(message: Mapping[str, Any], key: str) -> bool:
     """Whether there is a text, be it empty."""
-    return any(isinstance(message.get(name), str | list) for name in (key, *_REASONING))
+    if isinstance(message.get(key), str | list):
+        return True
+    return any(isinstance(message.get(name), str | list) for name in _REASONING)
 
 
 class OpenAiReader(EventReader):
@@ -197,7 +208,8 @@ class OpenAiReader(EventReader):
 
     def _chunk(self, chunk: dict[str, Any], event: bytes, now_ns: int) -> None:
         choices = chunk.get("choices")
-        self._used = max(_read_usage(chunk, self._came), self._used)
+        if "usage" in chunk or "timings" in chunk:
+            self._used = max(_read_usage(chunk, self._came), self._used)
         if not isinstance(choices, list):
             return
         alone = len(choices) == 1 and not chunk.get("usage")
@@ -216,7 +228,7 @@ class OpenAiReader(EventReader):
         """Takes one choice of a chunk, whose delta or text is in `said`; its text if it brought nothing else."""
         key = "text" if said is choice else "content"
         text, thought, more = _read_message(said, key)
-        ended = self._ended(index, choice.get("finish_reason"))
+        ended = (reason := choice.get("finish_reason")) is not None and self._ended(index, reason)
         if thought:
             self._thinks = True
             self._keep(index, "reasoning", thought)
@@ -232,12 +244,13 @@ class OpenAiReader(EventReader):
     def _settle(self) -> None:
         """Ends without text were tokens when usage counts just as many more than came in chunks."""
         super()._settle()
-        ends, self._ends = self._ends, {}
-        came, chunks = self._came, self._chunk_count
-        came.unseen = 0 if self._thinks else max(0, min(came.unseen, self._used - chunks))
-        if chunks and self._used - came.unseen - chunks == len(ends):
+        ends, came, chunks = self._ends, self._came, self._chunk_count
+        if came.unseen:
+            came.unseen = 0 if self._thinks else max(0, min(came.unseen, self._used - chunks))
+        if ends and chunks and self._used - came.unseen - chunks == len(ends):
             for index, stamp in ends.items():
                 self._token(index, stamp, "")
+        self._ends = {}
 
     def _unended(self, *, complete: bool) -> str | None:  # noqa: ARG002 - a finish_reason says more than framing
         if self._begun and self._begun <= self._reasons.keys():

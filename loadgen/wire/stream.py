@@ -238,7 +238,8 @@ class EventReader:
         elif by_choice:
             came.chunk_ns = [stamp for stamps in by_choice for stamp in stamps]
             came.choice_chunks = [len(stamps) for stamps in by_choice]
-        came.finish = gravest(reason for _, reason in sorted(self._reasons.items()))
+        if self._reasons:
+            came.finish = gravest(self._reasons[index] for index in sorted(self._reasons))
         if self._texts is not None:
             came.text = mended(self._texts.get((0, "content"), ()))
         if self._used > 0 or not came.chunk_ns:
