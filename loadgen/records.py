@@ -5,7 +5,7 @@ Frozen and slotted.  A request that was sent is no object but a row of records.a
 run; quantiles are 0 to 1.  This module must not know how anything is sent, stored or shown.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, NamedTuple, Protocol
@@ -115,16 +115,24 @@ class Wanted:
 class Streamed:
     """What came of one streamed answer, also of one that failed or was given up.  Stamps are absolute.
 
-    A chunk is a piece of the answer that carried tokens of any kind: content, reasoning, a tool call.
+    A chunk is a piece of one choice that carried tokens of any kind: content, also when it has no visible text,
+    reasoning, a tool call.
     """
 
-    chunk_ns: list[int] = field(default_factory=list)  # in order of arrival
-    first_content_ns: int = 0  # the first chunk with content proper; 0: none
+    chunk_ns: list[int] = field(
+        default_factory=list
+    )  # in order of arrival; choice after choice where several are
+    first_content_ns: int = 0  # the first chunk with visible content; 0: none
     tokens_in: int = -1  # as the server counted them; -1: unknown
     tokens_out: int = -1
     source: str = ""  # where tokens_out comes from: "usage", "tokenizer" or "chunks"
-    finish: str = ""  # the server's reason for the end
-    text: str = ""  # the content, where somebody asked for it
+    finish: str = ""  # the server's reason for the end; of several choices the gravest
+    text: str = ""  # the content of the first choice, where somebody asked for it
+    cached_tokens: int = -1  # of tokens_in, those that a prefix cache answered; -1: not told
+    max_tokens: int = -1  # what the request said of the answer's length, over all choices; -1: nothing
+    min_tokens: int = -1
+    unseen: int = 0  # tokens that usage told and the answer did not show: all, or hidden reasoning
+    choice_chunks: Sequence[int] = ()  # how many of chunk_ns each choice has; empty: there is one choice
 
 
 class AnswerReader(Protocol):

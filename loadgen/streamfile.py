@@ -1,6 +1,7 @@
 """streams.arrow: what streamed answers were made of, a row each, beside records.arrow.
 
-Chunk stamps are kept in full.  Rows are found again by phase and seq.  This module must not know how an
+Chunk stamps are kept in full: in order of arrival, of an answer with several choices choice after choice, and
+`choice_chunks` says how many each has (null: one choice).  Rows are found again by phase and seq.  This module must not know how an
 answer is read, nor what a time to first token is.
 """
 
@@ -36,10 +37,23 @@ def schema() -> pa.Schema:
     plain = {"seq": pa.int64(), "phase": None, "kind": None, "due_ns": pa.int64(), "sent_ns": pa.int64(), "outcome": None,
              "first_token_ns": pa.int64(), "first_content_ns": pa.int64(), "last_token_ns": pa.int64(), "chunks": pa.int32(),
              "chunk_ns": pa.list_(pa.int64()), "tokens_in": pa.int32(), "tokens_out": pa.int32(), "source": pa.string(),
-             "finish": pa.string()}  # fmt: skip
+             "finish": pa.string(), "cached_tokens": pa.int32(), "max_tokens": pa.int32(), "min_tokens": pa.int32(),
+             "unseen": pa.int32(), "choice_chunks": pa.list_(pa.int32())}  # fmt: skip
     return pa.schema(
         [pa.field(name, kind or pa.dictionary(named[name], pa.string())) for name, kind in plain.items()]
     )
+
+
+def _first(streamed: Streamed) -> int:
+    """Its first stamp; 0: none."""
+    stamps = streamed.chunk_ns
+    return min(stamps) if streamed.choice_chunks else stamps[0] if stamps else 0
+
+
+def _last(streamed: Streamed) -> int:
+    """Its last stamp; 0: none."""
+    stamps = streamed.chunk_ns
+    return max(stamps) if streamed.choice_chunks else stamps[-1] if stamps else 0
 
 
 class StreamsFile:
@@ -81,15 +95,20 @@ class StreamsFile:
             pa.array(due, pa.int64()),
             known(sent, np.int64),
             named("outcome", outcome, np.int8),
-            stamp([s.chunk_ns[0] if s.chunk_ns else 0 for s in streams]),
+            stamp([_first(s) for s in streams]),
             stamp([s.first_content_ns for s in streams]),
-            stamp([s.chunk_ns[-1] if s.chunk_ns else 0 for s in streams]),
+            stamp([_last(s) for s in streams]),
             pa.array(counts),
             pa.ListArray.from_arrays(pa.array(ends.astype(np.int32)), pa.array(chunks)),
             known([s.tokens_in for s in streams], np.int32),
             known([s.tokens_out for s in streams], np.int32),
             pa.array([s.source for s in streams], pa.string()),
             pa.array([s.finish for s in streams], pa.string()),
+            known([s.cached_tokens for s in streams], np.int32),
+            known([s.max_tokens for s in streams], np.int32),
+            known([s.min_tokens for s in streams], np.int32),
+            known([s.unseen for s in streams], np.int32),
+            pa.array([s.choice_chunks or None for s in streams], pa.list_(pa.int32())),
         ]
         self._stream.write_batch(pa.record_batch(columns, schema=schema()))
 

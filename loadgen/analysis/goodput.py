@@ -2,8 +2,9 @@
 
 A bound is an objective on a time of a request with < or <= ("ttft p95 < 500ms" bounds each by 500 ms), of a kind
 or of all.  Bounds on streams concern the kinds that stream.  Without a time per token (fewer than two tokens) that
-bound is met.  Requests that failed, were rejected, timed out or were dropped are not good; those cancelled are not
-judged.  This module must not know how verdicts are made.
+bound is met; an answer without a token has no first one, and is not good where that is bounded.  Requests that failed,
+were rejected, timed out or were dropped are not good, nor are answers that stopped short of the length that was asked
+(measures.stopped_short); those cancelled are not judged.  This module must not know how verdicts are made.
 """
 
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.analysis.frame import Bools, Frame
-from loadgen.analysis.measures import OF_STREAMS, measured
+from loadgen.analysis.measures import OF_STREAMS, measured, stopped_short
 from loadgen.analysis.rates import Shares, per_s
 from loadgen.traffic.objective import Objective, parse_objective
 
@@ -40,7 +41,7 @@ def bounds_of(texts: list[str], kinds: list[str], stream_kinds: list[int]) -> li
 
 def good(frame: Frame, bounds: list[Bound]) -> Bools:
     """Which rows are good."""
-    found, kind = frame.ok, frame.kind
+    found, kind = frame.ok & ~stopped_short(frame), frame.kind
     for bound in bounds:
         values, known = measured(frame, bound.objective.metric)
         within = values < bound.objective.threshold
@@ -66,6 +67,7 @@ def goodput(frame: Frame, share: Shares, span_ns: int | None, bounds: list[Bound
         "bounds": [bound.objective.text for bound in bounds],
         "n": n,
         "good": count,
+        "stopped_short": int(np.count_nonzero(stopped_short(frame))),
         "share": count / n if n else None,
         "requests_per_s": per_s(float((share * which).sum()), span_ns),
         "output_tokens_per_s": tokens,

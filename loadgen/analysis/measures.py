@@ -1,12 +1,11 @@
-"""The times of one request, each by the name that objectives give it.
-
-It must not know what is done with them.
-"""
+"""The times of one request, each by the name that objectives give it; and whether its answer stopped short."""
 
 import numpy as np
 
 from loadgen.analysis.columns import Ints
 from loadgen.analysis.frame import Bools, Frame
+from loadgen.analysis.streams import SOURCES
+from loadgen.wire.finish import is_length
 
 OF_STREAMS = ("ttft", "ttft from sent", "first content", "first content from sent", "tpot")
 
@@ -19,11 +18,44 @@ def measured(frame: Frame, metric: str) -> tuple[Ints, Bools]:
     if frame.columns.streams is None:
         return np.zeros(len(frame), np.int64), np.zeros(len(frame), np.bool_)
     if metric == "tpot":
-        out, first = frame.stream("tokens_out"), frame.stream("first_token_ns")
-        many = (out > 1) & (frame.stream("chunks") > 1) & (first >= 0)
-        took = frame.stream("last_token_ns") - first
-        return np.rint(took / np.maximum(out - 1, 1)).astype(np.int64), many
+        return _time_per_token(frame)
     stamp = frame.stream("first_content_ns" if metric.startswith("first content") else "first_token_ns")
     start = frame.sent_ns if metric.endswith("from sent") else frame.due_ns
     known = (stamp >= 0) & frame.sent
     return np.where(known, stamp - start, 0), known
+
+
+def _time_per_token(frame: Frame) -> tuple[Ints, Bools]:
+    """TPOT: of each choice (last - first chunk) / (tokens - 1), weighted by these tokens.
+
+    Usage counts the choices together, so each has the share of the tokens that it has of the chunks.  Tokens that the
+    answer did not show (hidden reasoning) came before the first chunk and are none of these.
+    """
+    chunks, choices = frame.stream("timed_chunks"), frame.stream("timed_choices")
+    shown = frame.stream("tokens_out") - np.maximum(frame.stream("unseen"), 0)
+    tokens = shown * (chunks / np.maximum(frame.stream("chunks"), 1))
+    known = (choices > 0) & (tokens > choices)
+    took = frame.stream("token_time_ns") / np.where(known, tokens - choices, 1)
+    return np.rint(took).astype(np.int64), known
+
+
+def stopped_short(frame: Frame) -> Bools:
+    """Successes with fewer tokens than the request allows (its min_tokens, or its max_tokens with ignore_eos).
+
+    Where tokens are counted by chunks, which may hold several, only those that say they ended for another reason
+    than their length.
+    """
+    streams = frame.columns.streams
+    if streams is None:
+        return np.zeros(len(frame), np.bool_)
+    out, least, finish = frame.stream("tokens_out"), frame.stream("min_tokens"), frame.stream("finish")
+    by_length = [place for place, reason in enumerate(streams.finishes) if is_length(reason)]
+    sure = (frame.stream("source") != SOURCES.index("chunks")) | ((finish >= 0) & ~np.isin(finish, by_length))
+    return np.asarray(frame.ok & (out >= 0) & (out < least) & sure, np.bool_)
+
+
+def never_seen(frame: Frame) -> Bools:
+    """Whose usage told of tokens of which none was seen."""
+    if frame.columns.streams is None:
+        return np.zeros(len(frame), np.bool_)
+    return np.asarray(frame.stream("unseen") > 0, np.bool_)

@@ -33,7 +33,7 @@ from loadgen.analysis import figures
 from loadgen.analysis.columns import Ints
 from loadgen.analysis.frame import Bools, Frame
 from loadgen.analysis.goodput import Bound, goodput
-from loadgen.analysis.measures import measured
+from loadgen.analysis.measures import measured, never_seen
 from loadgen.analysis.percentiles import Tally
 from loadgen.analysis.rates import Shares, per_s
 from loadgen.analysis.streaming import gaps, token_rates
@@ -218,14 +218,16 @@ def _whole(objective: Objective, seen: Measured) -> tuple[int, int, int]:
 
 
 def _streams(objective: Objective, seen: Measured) -> tuple[int, int, int]:
-    """The same of the times of streams.  A success without any token has no first one."""
+    """The same of the times of streams.  A success without any token has no first one that could be late; when the
+    first one came is not known where tokens were told and none was seen.
+    """
     frame = seen.frame.where(np.isin(seen.frame.kind, seen.stream_kinds) & ~seen.frame.as_asked)
     late = int(np.count_nonzero(~frame.ok & frame.judged))
     given_up, old = int(np.count_nonzero(frame.cancelled)), 0
     if objective.metric.startswith("ttft"):
         age = frame.service_ns if objective.metric.endswith("sent") else frame.latency_ns
         _, known = measured(frame, objective.metric)
-        late += int(np.count_nonzero(frame.ok & ~known))
+        given_up += int(np.count_nonzero(frame.ok & ~known & never_seen(frame)))
         old = int(np.count_nonzero(frame.cancelled & ~known & (age >= objective.threshold)))
     return late, old, given_up - old
 

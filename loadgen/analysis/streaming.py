@@ -4,12 +4,20 @@ Definitions, of successes, from the stamps that were written when each chunk cam
 
 * time to first token: from due (`ttft_ns`, as latency) and from sent (`ttft_from_sent_ns`, as others count it)
   to the first chunk that carries a token of any kind; first content: to the first of the answer proper.
-* chunk gap: between two chunks that carry tokens.  It is no time a token: a chunk may hold several.
+  A token without visible text (a special one, half a character) is a token; first content is the first that shows.
+* chunk gap: between two chunks of one choice that carry tokens.  It is no time a token: a chunk may hold several.
 * time per output token (TPOT): (last - first chunk) / (tokens out - 1).  None for fewer than two tokens, and
-  for a single chunk, which tells nothing of the time between its tokens.
+  for a single chunk, which tells nothing of the time between its tokens.  Of several choices: the mean of theirs,
+  weighted by their tokens (measures).
 * output tokens/s of a user: a request's tokens out over the time from sent to its last chunk.
 * tokens/s in total: each success counts its tokens by the share and over the span of analysis.rates.  Their peak
   is the most that came within a second, a stream's tokens laid evenly over its chunks; never below the mean.
+* usage and chunks: in how many streams the server's usage counts other tokens than chunks came; tokens and what is
+  divided by them rest on usage, first tokens and chunk gaps on chunks.  Unseen are those that usage tells and an answer did
+  not show: all of them, or hidden reasoning; these are in no TPOT.
+* output lengths: tokens that were asked (max_tokens) and delivered, of the answers that tell both; how many stopped
+  short of what the request allows (min_tokens, ignore_eos).
+* cached tokens: of tokens in, those that the server took from its prefix cache, where it tells them.
 * tokens: as the server counted them, else as `tokens_from` says; tokens in else as they were planned.
 * goodput: requests, of all that were judged, which succeeded within every bound that the objectives set on a
   time of one request (analysis.goodput).
@@ -25,7 +33,7 @@ import numpy.typing as npt
 from loadgen.analysis.columns import Ints
 from loadgen.analysis.frame import Bools, Frame
 from loadgen.analysis.goodput import Bound, goodput
-from loadgen.analysis.measures import measured
+from loadgen.analysis.measures import measured, stopped_short
 from loadgen.analysis.percentiles import Tally, distribution
 from loadgen.analysis.rates import Shares, per_s
 from loadgen.analysis.streams import BIN_NS, SOURCES
@@ -67,6 +75,10 @@ def _core(frame: Frame) -> dict[str, Any]:
                         if name else int(np.count_nonzero(out < 0)) for place, name in enumerate(SOURCES)},
         "output_tokens_per_s_per_user": _per_user(ok),
         "finish": _finishes(ok),
+        "usage_and_chunks": _usage_and_chunks(ok),
+        "unseen_tokens": _positive(ok.stream("unseen")),
+        "output_lengths": _output_lengths(ok),
+        "cached_tokens": _cached(ok),
         "cancelled_as_asked": int(np.count_nonzero(frame.as_asked)),
     }  # fmt: skip
 
@@ -99,6 +111,56 @@ def _numbers(values: npt.NDArray[Any]) -> dict[str, Any]:
         return {"n": 0, "sum": None, "mean": None, "max": None}
     total = int(known.sum(dtype=np.int64))
     return {"n": int(known.size), "sum": total, "mean": total / known.size, "max": int(known.max())}
+
+
+def _positive(values: npt.NDArray[Any]) -> dict[str, int]:
+    """N and sum of those that are more than none."""
+    known = values[values > 0]
+    return {"n": int(known.size), "sum": int(known.sum(dtype=np.int64))}
+
+
+def _usage_and_chunks(ok: Frame) -> dict[str, int]:
+    """Of how many both are known, how many differ, and the tokens and chunks of those that do."""
+    tokens, chunks = ok.stream("tokens_out"), ok.stream("chunks")
+    both = (ok.stream("source") == SOURCES.index("usage")) & (chunks > 0)
+    differ = both & (tokens != chunks)
+    return {
+        "n": int(np.count_nonzero(both)),
+        "differ": int(np.count_nonzero(differ)),
+        "tokens": int(tokens[differ].sum(dtype=np.int64)),
+        "chunks": int(chunks[differ].sum(dtype=np.int64)),
+    }
+
+
+def _output_lengths(ok: Frame) -> dict[str, Any]:
+    """Means, in tokens, of what was asked and delivered; how many were not to stop short, did, and went beyond."""
+    out, most, least = (ok.stream(name) for name in ("tokens_out", "max_tokens", "min_tokens"))
+    both = (out >= 0) & (most >= 0)
+    n = int(np.count_nonzero(both))
+    short = stopped_short(ok)
+    return {
+        "n": n,
+        "asked_mean": float(most[both].mean()) if n else None,
+        "delivered_mean": float(out[both].mean()) if n else None,
+        "bound": int(np.count_nonzero((out >= 0) & (least >= 0))),
+        "short": int(np.count_nonzero(short)),
+        "short_mean": float(out[short].mean()) if short.any() else None,
+        "beyond": int(np.count_nonzero(both & (out > most))),
+    }
+
+
+def _cached(ok: Frame) -> dict[str, Any]:
+    """N that tell it, their cached tokens, these as a share of their tokens in, and of how many it was more than half."""
+    cached, into = ok.stream("cached_tokens").astype(np.int64), tokens_in(ok)
+    known = (cached >= 0) & (into > 0)
+    cached, into = np.minimum(cached, into)[known], into[known]
+    n, total = int(cached.size), int(into.sum())
+    return {
+        "n": n,
+        "sum": int(cached.sum()) if n else None,
+        "share": int(cached.sum()) / total if total else None,
+        "mostly": int(np.count_nonzero(2 * cached > into)),
+    }
 
 
 def _per_user(ok: Frame) -> dict[str, Any]:

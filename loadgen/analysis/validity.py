@@ -9,7 +9,7 @@ loadgen.analysis.steadiness.  This module must not know how doubts are shown or 
 from dataclasses import dataclass
 from typing import Any
 
-from loadgen.analysis import clientside, steadiness
+from loadgen.analysis import clientside, steadiness, tokens
 from loadgen.analysis.figures import answered
 from loadgen.analysis.frame import Frame, measured_phases
 from loadgen.analysis.words import amount
@@ -294,28 +294,8 @@ def _batching(seen: Evidence) -> list[Doubt]:
 
 
 def _tokens(seen: Evidence) -> list[Doubt]:
-    """Token figures are no better than who counted the tokens."""
     streaming = seen.total.get("streaming")
-    if streaming is None or not streaming["n"]:
-        return []
-    n, counted, unknown = (
-        streaming["n"],
-        streaming["tokens_from"]["chunks"],
-        streaming["tokens_from"]["unknown"],
-    )
-    found = []
-    if counted:
-        text = (
-            f"figures of tokens rest on counting chunks for {counted} of {amount(n, 'stream')}: a chunk may hold "
-            "several tokens, or none that the server would count"
-        )
-        hint = "have the server tell its usage, or give a tokenizer; time to first token and chunk gaps stand"
-        found.append(Doubt("tokens_from_chunks", text, hint))
-    if unknown:
-        text = f"{unknown} of {amount(n, 'stream')} told no number of tokens: they are in no figure of tokens"
-        hint = "have the server tell its usage, or give a tokenizer"
-        found.append(Doubt("no_usage", text, hint))
-    return found
+    return tokens.doubts(streaming) if streaming is not None else []
 
 
 def _status_only(seen: Evidence) -> list[Doubt]:

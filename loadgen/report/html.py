@@ -71,6 +71,7 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         first_line=words.first_line(summary),
         time_line=words.time_line(summary["server"]),
         stream_line=words.stream_line,
+        stream_notes=words.stream_notes,
         goodput_line=words.goodput_line,
         network_line=words.network_line,
         burst_lines=words.burst_lines(summary),

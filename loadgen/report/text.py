@@ -27,6 +27,7 @@ from loadgen.report.words import (
     share,
     statuses,
     stream_line,
+    stream_notes,
     time_line,
     use_line,
 )
@@ -131,6 +132,8 @@ def _streams(summary: dict[str, Any], console: Console) -> None:
     print_table(console, Row("tokens, chunk gaps", head), tokens)
     console.print()
     console.print(Text(f"streams  {stream_line(whole)}"))
+    for name, words in stream_notes(whole).items():
+        console.print(Text(f"{name:<8} {words}"))
     if whole["goodput"] is not None:
         console.print(Text(f"goodput  {goodput_line(whole['goodput'])}"))
 

@@ -12,6 +12,7 @@ from loadgen.units import show_bytes, show_ns
 
 NONE = "-"
 _SURE = 1.96  # standard deviations: 95 % of Poisson plans lie within
+_REASONS = 8  # for an end that are listed
 
 
 def duration(ns: float | None) -> str:
@@ -147,6 +148,13 @@ def tokens_from(streaming: dict[str, Any]) -> str:
     return " and ".join(parts) or "nobody"
 
 
+def reasons(numbers: dict[str, int]) -> str:
+    """Reasons with how many had each, the first few."""
+    told = [f"{name} ({n})" for name, n in numbers.items()]
+    more = [f"{len(told) - _REASONS} other reasons"] if len(told) > _REASONS else []
+    return ", ".join(told[:_REASONS] + more)
+
+
 def stream_line(streaming: dict[str, Any]) -> str:
     """What was streamed, as one sentence without its full stop."""
     out, into = streaming["tokens_out"], streaming["tokens_in"]
@@ -156,19 +164,45 @@ def stream_line(streaming: dict[str, Any]) -> str:
     if into["n"]:
         parts.append(f"{into['sum']} tokens in, {rate(streaming['input_tokens_per_s'])}/s")
     if streaming["finish"]:
-        parts.append("ended by " + ", ".join(f"{name} ({n})" for name, n in streaming["finish"].items()))
+        parts.append("ended by " + reasons(streaming["finish"]))
     if streaming["cancelled_as_asked"]:
         parts.append(f"{amount(streaming['cancelled_as_asked'], 'request')} cancelled as the profile asks")
     return ", ".join(parts)
+
+
+def stream_notes(streaming: dict[str, Any]) -> dict[str, str]:
+    """What belongs to figures of tokens, by its name: sentences without their full stop, where there is something to say."""
+    apart, lengths, cached = (
+        streaming[key] for key in ("usage_and_chunks", "output_lengths", "cached_tokens")
+    )
+    found = {}
+    if apart["differ"]:
+        found["counts"] = (
+            f"usage counts {amount(apart['tokens'], 'token')} where {amount(apart['chunks'], 'chunk')} came, in "
+            f"{apart['differ']} of {amount(apart['n'], 'stream')}: TPOT and tok/s rest on usage, first tokens and gaps on chunks"
+        )
+    if lengths["n"]:
+        found["lengths"] = (
+            f"{lengths['asked_mean']:.3g} tokens asked at most, {lengths['delivered_mean']:.3g} delivered (means)"
+            + (f", {lengths['short']} of {lengths['bound']} stopped short" if lengths["bound"] else "")
+            + (f", {lengths['beyond']} went beyond" if lengths["beyond"] else "")
+        )
+    if cached["n"]:
+        found["cached"] = (
+            f"{cached['sum']} tokens in ({cached['share'] * 100:.3g} %) came from the server's prefix cache, as "
+            f"{amount(cached['n'], 'stream')} told"
+        )
+    return found
 
 
 def goodput_line(goodput: dict[str, Any]) -> str:
     """How many requests met every bound, as one sentence without its full stop."""
     tokens = goodput["output_tokens_per_s"]
     also = f", {rate(tokens)} output tokens/s in them" if tokens is not None else ""
+    short = f" ({goodput['stopped_short']} stopped short)" if goodput["stopped_short"] else ""
     good = NONE if goodput["share"] is None else f"{goodput['share'] * 100:.3g} %"
     return (
-        f"{good} ({goodput['good']} of {amount(goodput['n'], 'request')}) were good, "
+        f"{good} ({goodput['good']} of {amount(goodput['n'], 'request')}) were good{short}, "
         f"{rate(goodput['requests_per_s'])} requests/s{also}: within {' and '.join(goodput['bounds'])}"
     )
 

@@ -10,9 +10,12 @@ from functools import partial
 from typing import Any
 
 from loadgen.records import LoadgenError, Request, Streamed
+from loadgen.wire.finish import finish_reason
 from loadgen.wire.kserve_http import model_path
-from loadgen.wire.openai import encode_json
-from loadgen.wire.stream import EventReader, WholeReader
+from loadgen.wire.openai import encode_json, output_limits
+from loadgen.wire.stream import NO_LIMITS, Answer, EventReader, Limits, WholeReader
+
+_AXES = 8  # of a tensor of texts
 
 
 def generate_request(  # noqa: PLR0913 - one keyword a field
@@ -36,14 +39,17 @@ def generate_request(  # noqa: PLR0913 - one keyword a field
     """
     body: dict[str, Any] = deepcopy(dict(extra or {}))
     body[text_input] = text
+    inner = body
     if max_tokens is not None:
         *outer, key = max_tokens_key.split(".")
-        inner = body
         for name in outer:
             inner = inner.setdefault(name, {})
             if not isinstance(inner, dict):
                 raise LoadgenError(f"{max_tokens_key}: {name} is no object in extra")
         inner[key] = max_tokens
+    parameters = body.get("parameters")
+    fields = {**(parameters if isinstance(parameters, dict) else {}), **body, **inner}
+    limits = output_limits(fields, max_tokens_key.rpartition(".")[2])
     reader: type[GenerateReader | GenerateWhole] = GenerateReader if stream else GenerateWhole
     return Request(
         f"{model_path(model, version)}/generate{'_stream' if stream else ''}",
@@ -52,21 +58,23 @@ def generate_request(  # noqa: PLR0913 - one keyword a field
             ("Accept", "text/event-stream" if stream else "application/json"),
         ),
         encode_json(body),
-        reader=partial(reader, text_output=text_output, keep_text=keep_text, count=count),
+        reader=partial(reader, text_output=text_output, keep_text=keep_text, count=count, limits=limits),
     )
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, depth: int = _AXES) -> str:
     """A tensor's value as text; a list is a tensor of more than one element."""
     if isinstance(value, list):
-        return "".join(map(_text, value))
+        return "".join(_text(part, depth - 1) for part in value) if depth else ""
     return "" if value is None else str(value)
 
 
 class GenerateReader(EventReader):
-    """An answer of generate_stream."""
+    """An answer of generate_stream.  A chunk with an empty text is a token, but for the last one: that is the end."""
 
-    __slots__ = ("_key", "_output")
+    __slots__ = ("_empty", "_key", "_output")
+
+    empty_is_token = False  # nor any before the next one has come
 
     def __init__(
         self,
@@ -74,23 +82,32 @@ class GenerateReader(EventReader):
         text_output: str = "text_output",
         keep_text: bool = False,
         count: Callable[[str], int] | None = None,
+        limits: Limits = NO_LIMITS,
     ) -> None:
-        super().__init__(keep_text=keep_text, count=count)
+        super().__init__(keep_text=keep_text, count=count, limits=limits)
         self._output = text_output
         self._key = f'"{text_output}"'.encode()
+        self._empty: list[tuple[int, int]] = []  # (chunks before it, stamp) of those with an empty text
 
     def _chunk(self, chunk: dict[str, Any], event: bytes, now_ns: int) -> None:
         value = chunk.get(self._output)
-        if not (text := _text(value)):
-            return
-        self._chunks.append(now_ns)
-        self._came.first_content_ns = self._came.first_content_ns or now_ns
-        self._keep(0, "content", text)
-        if isinstance(value, str):
-            self._learn(event, self._key, 0, value)
+        ended = self._ended(0, chunk.get("finish_reason"))
+        if text := _text(value):
+            self._token(0, now_ns, text)
+            if isinstance(value, str) and not ended:
+                self._learn(event, self._key, 0, value)
+        elif value is not None and not ended:
+            self._empty.append((self._chunk_count, now_ns))
+
+    def _settle(self) -> None:
+        empty, self._empty = self._empty, []
+        if empty and empty[-1][0] == self._chunk_count:
+            empty.pop()
+        for place, stamp in reversed(empty):
+            self._stamps.setdefault(0, []).insert(place, stamp)
 
     def _unended(self, *, complete: bool) -> str | None:
-        return None if complete else f"the stream broke off after {len(self._chunks)} chunks"
+        return None if complete else f"the stream broke off after {self._chunk_count} chunks"
 
 
 class GenerateWhole(WholeReader):
@@ -104,10 +121,11 @@ class GenerateWhole(WholeReader):
         text_output: str = "text_output",
         keep_text: bool = False,
         count: Callable[[str], int] | None = None,
+        limits: Limits = NO_LIMITS,
     ) -> None:
-        super().__init__(keep_text=keep_text, count=count)
+        super().__init__(keep_text=keep_text, count=count, limits=limits)
         self._output = text_output
 
-    def _brings(self, told: dict[str, Any], came: Streamed) -> tuple[list[str], bool]:  # noqa: ARG002 - no usage
+    def _answers(self, told: dict[str, Any], came: Streamed) -> list[Answer]:  # noqa: ARG002 - no usage
         text = _text(told.get(self._output))
-        return [text] if text else [], bool(text)
+        return [Answer(text, "", bool(text), finish_reason(told.get("finish_reason")))]

@@ -30,6 +30,9 @@ class Script:
     tokens: int | None = None  # that usage tells; None: it tells none, also when asked
     role: bool = True  # a chunk with the role comes at once
     reasoning: int = 0  # chunks of it, a gap each, before the content
+    empty: int = 0  # chunks with an empty text, a gap each, before the content
+    blocks: bool = False  # content is a list of typed blocks
+    cached: int | None = None  # tokens of the prompt that usage tells were cached
     refuse_usage: bool = False  # 400 for stream_options
     refuse: int = 0  # this status, always
     error_after: int | None = None  # an error event instead of the rest
@@ -55,11 +58,14 @@ class _Answer:
     def words(self, n):
         return f"a{self.entry['number']}w{n} "
 
+    def said(self, text):
+        return [{"type": "text", "text": text}] if self.script.blocks else text
+
     def choice(self, text=None, finish=None, **delta):
         if self.chat:
             return {
                 "index": 0,
-                "delta": delta | ({} if text is None else {"content": text}),
+                "delta": delta | ({} if text is None else {"content": self.said(text)}),
                 "finish_reason": finish,
             }
         return {"index": 0, "text": text or "", "finish_reason": finish}
@@ -68,16 +74,21 @@ class _Answer:
         s = self.script
         await asyncio.sleep((s.first_ms + s.gap_ms * (s.chunks - 1)) / 1000)
         text = "".join(self.words(n) for n in range(s.chunks))
-        said = {"message": {"role": "assistant", "content": text}} if self.chat else {"text": text}
+        said = {"message": {"role": "assistant", "content": self.said(text)}} if self.chat else {"text": text}
         told = {
             "object": "chat.completion",
             "model": "scripted",
             "choices": [{"index": 0, "finish_reason": s.finish, **said}],
         }
         if s.tokens is not None:
-            told["usage"] = {"prompt_tokens": self.tokens_in(), "completion_tokens": s.tokens}
+            told["usage"] = self.usage()
         self.stamp("answer")
         self.link.reply(200, told)
+
+    def usage(self):
+        told = {"prompt_tokens": self.tokens_in(), "completion_tokens": self.script.tokens}
+        cached = self.script.cached
+        return told if cached is None else told | {"prompt_tokens_details": {"cached_tokens": cached}}
 
     def tokens_in(self):
         turns = self.body.get("messages") or [{"content": self.body.get("prompt", "")}]
@@ -103,6 +114,10 @@ class _Answer:
         )
         if s.role and self.chat:
             self.chunk("role", self.choice("", role="assistant"))
+        for n in range(-s.empty, 0):
+            await asyncio.sleep(s.first_ms / 1000 if n == -s.empty else s.gap_ms / 1000)
+            self.chunk("empty", self.choice(""))
+        began += s.empty * s.gap_ms / 1000
         for n in range(s.reasoning + s.chunks):
             at = began + (s.first_ms + n * s.gap_ms) / 1000
             await asyncio.sleep(max(0, at - asyncio.get_running_loop().time()))
@@ -121,7 +136,7 @@ class _Answer:
                 self.chunk("content", self.choice(self.words(n - s.reasoning)))
         self.chunk("finish", self.choice(finish=s.finish))
         if s.tokens is not None and (self.body.get("stream_options") or {}).get("include_usage"):
-            self.chunk("usage", usage={"prompt_tokens": self.tokens_in(), "completion_tokens": s.tokens})
+            self.chunk("usage", usage=self.usage())
         if s.done:
             self.event("done", "[DONE]")
         self.link.transport.write(b"0\r\n\r\n")

@@ -8,19 +8,30 @@ ORIGIN = 7 * 10**12  # of the run, on the absolute clock
 
 
 def chat(
-    due, chunks=(), *, lag=0, tail=MS, out=None, into=-1, source="usage", finish="stop", content=0, **over
+    due,
+    chunks=(),
+    *,
+    lag=0,
+    tail=MS,
+    out=None,
+    into=-1,
+    source="usage",
+    finish="stop",
+    content=0,
+    more=None,
+    **over,
 ):
     """One streamed request: `chunks` are stamps from sent on, `content` is the place of the first one with content
-    proper (None: none), `out` the tokens out (None: one a chunk; -1: not told); it is done `tail` after the last.
+    proper (None: none), `out` the tokens out (None: one a chunk; -1: not told); it is done `tail` after the last.  `more` are further fields of Streamed.
     """
     sent = due + lag
     stamps = [ORIGIN + sent + at for at in chunks]
     out = len(stamps) if out is None else out
     streamed = Streamed(
         chunk_ns=stamps, first_content_ns=stamps[content] if stamps and content is not None else 0, tokens_in=into,
-        tokens_out=out, source=source if out >= 0 else "", finish=finish,
+        tokens_out=out, source=source if out >= 0 else "", finish=finish, **(more or {}),
     )  # fmt: skip
-    service = (chunks[-1] if chunks else 0) + tail
+    service = max(chunks, default=0) + tail
     return row(due, service, lag, **over) | {"streamed": streamed}
 
 

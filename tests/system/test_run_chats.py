@@ -335,6 +335,77 @@ def test_reasoning_is_a_token_and_no_content(run):
     assert abs(first - quantile(reasoned, 0.5)) < 5 * MS
 
 
+def test_tokens_without_text_are_tokens(run):
+    """Special tokens and half characters come 30 ms before the first text."""
+    kinds = {"k": kind(first_ms=10, gap_ms=10, empty=3, chunks=4, tokens=8)}
+
+    def attempt():
+        ran = run(kinds, USERS % (1, 20))
+        assert ran.streaming["n"] == 20 == ran.total["counts"]["ok"]
+        assert ran.streaming["chunks"] == 8 * 20  # usage counts the end-of-sequence token: the finish chunk
+        assert ran.streaming["usage_and_chunks"]["differ"] == 0
+        first = [e["sent"]["empty"][0] - e["arrived_ns"] for e in ran.log]
+        shown = [e["sent"]["content"][0] - e["arrived_ns"] for e in ran.log]
+        a_token = [(e["sent"]["finish"][0] - e["sent"]["empty"][0]) / 7 for e in ran.log]
+        return {
+            "first": close(ran.streaming["ttft_from_sent_ns"], first),
+            "first content": close(ran.streaming["first_content_from_sent_ns"], shown),
+            "a token": close(ran.streaming["tpot_ns"], a_token),
+        }
+
+    best_of(3, attempt)
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+def test_answers_that_the_server_gave_up_are_failures(run, request, stream):
+    bad = kind(chunks=3, finish="abort", calm=f"{request.node.name}", tokens=3, part=f", stream: {stream}")
+    ran = run({"good": kind(chunks=3, tokens=3), "bad": bad}, USERS % (2, 40))
+    counts = ran.total["by_kind"]["bad"]["counts"]
+    assert (counts["ok"], counts["failed"]) == (0, counts["tried"])
+    assert counts["tried"] > 5
+    assert ran.total["errors"]["http_5xx"]["text"].endswith("finish_reason abort")
+    assert ran.streaming["n"] == 40 - counts["tried"]
+
+
+def test_an_answer_without_tokens_is_a_success_when_usage_says_so(run):
+    ran = run({"k": kind(chunks=0, tokens=0)}, USERS % (1, 10), more="objectives: [ttft p50 < 1s]\n")
+    assert ran.total["counts"]["ok"] == 10
+    assert ran.streaming["ttft_ns"]["n"] == 0
+    assert ran.streaming["tokens_out"]["sum"] == 0
+    assert ran.summary["slo"][0]["observed"] is None
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+def test_answers_shorter_than_asked_and_cached_prompts_are_said(run, stream):
+    """50 tokens were asked with ignore_eos, 3 came; 10 of the 12 of the prompt were cached."""
+    part = f", ignore_eos: true, stream: {stream}"
+    k = kind(chunks=3, tokens=3, cached=10, part=part, length="length: 12, output: 50")
+    ran = run({"k": k}, USERS % (1, 10), more="objectives: [latency p50 < 1s]\n")
+    lengths, cached = ran.streaming["output_lengths"], ran.streaming["cached_tokens"]
+    assert (lengths["asked_mean"], lengths["delivered_mean"], lengths["short"]) == (50, 3, 10)
+    assert (cached["n"], cached["sum"], cached["mostly"]) == (10, 100, 10)
+    assert cached["share"] == pytest.approx(100 / 120)
+    assert ran.streaming["goodput"]["good"] == 0
+    assert {"short_outputs", "prompts_cached"} <= {doubt["code"] for doubt in ran.summary["doubts"]}
+    row = ran.streams[0]
+    assert [row[name] for name in ("cached_tokens", "max_tokens", "min_tokens")] == [10, 50, 50]
+    words = " ".join(ran.answer.out.split())
+    assert "10 of 10 stopped short" in words
+    assert "100 tokens in (83.3 %) came from the server's prefix cache" in words
+
+
+@pytest.mark.parametrize("stream", ["true", "false"])
+def test_typed_blocks_are_resent_as_their_text(run, stream):
+    part = f", turns: 2, stream: {stream}"
+    ran = run({"k": kind(chunks=3, blocks=True, part=part)}, USERS % (1, 4))
+    later = [e for e in ran.log if len(e["body"]["messages"]) == 3]
+    assert later
+    for entry in later:
+        before = next(e for e in ran.log if e["body"]["messages"] == entry["body"]["messages"][:1])
+        said = "".join(f"a{before['number']}w{n} " for n in range(3))
+        assert entry["body"]["messages"][1] == {"role": "assistant", "content": said}
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_conversation_resends_its_history_with_the_answers_that_came(run, workers):
     part = ", turns: 3, think: 40ms, system: You are brief."

@@ -227,3 +227,147 @@ def test_a_large_tally_is_counted_and_merges_with_small_ones():
         assert exact <= merged.distribution()["p99"] <= exact * 1.001
         assert (merged.size, merged.at(merged.size)) == (both.size, both.max())
         assert merged.deviation == pytest.approx(both.std(ddof=1))
+
+
+def two_choices(due, a, b, out, **over):
+    return chat(due, [*a, *b], out=out, more={"choice_chunks": [len(a), len(b)]}, **over)
+
+
+def test_choices_have_their_own_times(tmp_path):
+    """n=2 in lock step, 20 ms a token each: no time a token of 10 ms, no gap across choices."""
+    rows = [two_choices(i * S, every(20 * MS, 6), every(20 * MS, 6, first=110 * MS), 12) for i in range(3)]
+    found = streaming_of(tmp_path, rows)
+    assert (found["tpot_ns"]["n"], found["tpot_ns"]["p50"], found["tpot_ns"]["max"]) == (3, 20 * MS, 20 * MS)
+    assert (found["chunk_gap_ns"]["n"], found["chunk_gap_ns"]["p50"], found["chunk_gap_ns"]["max"]) == (
+        30,
+        20 * MS,
+        20 * MS,
+    )
+    assert found["ttft_ns"]["p50"] == 100 * MS
+    assert found["output_tokens_per_s_per_user"]["p50"] == pytest.approx(12 / 0.21)
+    assert found["chunks"] == 36
+
+
+def test_a_choice_of_one_chunk_has_no_time_between_tokens(tmp_path):
+    """Twelve tokens in six chunks of equal size: five chunks of the one choice (10 tokens in 80 ms), one of the other."""
+    found = streaming_of(tmp_path, [two_choices(0, every(20 * MS, 5), [500 * MS], 12)])
+    assert found["tpot_ns"]["p50"] == round(80 * MS / 9)
+    alone = streaming_of(tmp_path / "alone", [two_choices(0, [5 * MS], [500 * MS], 12)])
+    assert alone["tpot_ns"]["n"] == alone["chunk_gap_ns"]["n"] == 0
+
+
+@given(st.lists(st.lists(st.integers(1, 500), min_size=2, max_size=9), min_size=1, max_size=4))
+def test_the_time_a_token_of_choices_is_the_mean_over_their_tokens(tmp_path_factory, choices):
+    stamps = [np.cumsum(gaps).tolist() for gaps in choices]
+    flat = [at * MS for one in stamps for at in one]
+    more = {"choice_chunks": [len(one) for one in stamps]} if len(stamps) > 1 else {}
+    path = tmp_path_factory.mktemp("choices")
+    found = streaming_of(path, [chat(0, flat, more=more), chat(S, every(MS, 3))])
+    spans, intervals = sum(one[-1] - one[0] for one in stamps), sum(len(one) - 1 for one in stamps)
+    assert found["tpot_ns"]["max"] == round(spans * MS / intervals)
+    assert found["chunk_gap_ns"]["n"] == intervals + 2
+
+
+def doubts_of(path, rows, **over):
+    summary = summarise(build_streamed(path / "run", rows, **over))
+    return summary["total"]["streaming"], {doubt["code"]: doubt["text"] for doubt in summary["doubts"]}
+
+
+def test_usage_beside_chunks(tmp_path):
+    rows = [*(chat(i * S, every(MS, 5)) for i in range(4)), *(chat(i * S, every(MS, 5), out=20) for i in range(2)),
+            chat(S, every(MS, 5), source="chunks"), chat(S, [], out=3, more={"unseen": 3})]  # fmt: skip
+    found, doubts = doubts_of(tmp_path, rows)
+    assert found["usage_and_chunks"] == {"n": 6, "differ": 2, "tokens": 40, "chunks": 10}
+    assert found["unseen_tokens"] == {"n": 1, "sum": 3}
+    assert doubts["tokens_unseen"].startswith("1 of 8 streams told 3 tokens in usage that they did not show")
+    assert found["ttft_ns"]["n"] == 7
+
+
+def test_hidden_reasoning_is_in_the_counts_and_in_no_time_a_token(tmp_path):
+    """Of 45 tokens 40 came before the first that was shown, 20 ms each after it."""
+    found = streaming_of(tmp_path, [chat(0, every(20 * MS, 5), out=45, more={"unseen": 40})])
+    assert (found["tpot_ns"]["p50"], found["tokens_out"]["sum"]) == (20 * MS, 45)
+
+
+def test_a_success_without_tokens_has_no_first_one_to_be_late_and_one_unseen_may_be(tmp_path):
+    rows = [chat(i * 10 * MS, every(MS, 5)) for i in range(500)]
+    none = summarise(
+        build_streamed(tmp_path / "none", [*rows, *(chat(S, [], out=0) for _ in range(50))]),
+        ["ttft p95 < 1s"],
+    )
+    assert (none["slo"][0]["verdict"], none["slo"][0]["n"]) == ("pass", 500)
+    assert (none["total"]["counts"]["ok"], none["total"]["streaming"]["ttft_ns"]["n"]) == (550, 500)
+    unseen = [chat(S, [], out=9, more={"unseen": 9}) for _ in range(50)]
+    hidden = summarise(build_streamed(tmp_path / "hidden", [*rows, *unseen]), ["ttft p95 < 1s"])
+    assert hidden["slo"][0]["verdict"] == "inconclusive"
+
+
+def test_ends_that_nobody_knows_are_said(tmp_path):
+    rows = [
+        chat(i * S, every(MS, 5), finish=finish)
+        for i, finish in enumerate(["stop", "length", "bored", "bored"])
+    ]
+    _, doubts = doubts_of(tmp_path, rows)
+    assert doubts["unknown_finish"] == "2 of 4 streams ended by a reason that is not known: bored (2)"
+    assert "unknown_finish" not in doubts_of(tmp_path / "known", rows[:2])[1]
+
+
+SHORT = {"max_tokens": 5, "min_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("fields", "lengths"),
+    [
+        ([{"out": 5}, {"out": 2}, {"out": 3}], (3, 5, 10 / 3, 3, 2, 2.5, 0)),
+        ([{"out": 5}, {"out": 2, "more": {"max_tokens": 5}}], (2, 5, 3.5, 1, 0, None, 0)),  # it may stop
+        ([{"out": 7}, {"out": 5}], (2, 5, 6, 2, 0, None, 1)),
+        ([{"out": -1}, {"out": 5}], (1, 5, 5, 1, 0, None, 0)),
+        (
+            [{"out": 2, "source": "chunks", "finish": "length"}] * 2,
+            (2, 5, 2, 2, 0, None, 0),
+        ),  # chunks of several
+        ([{"out": 2, "source": "chunks", "finish": "stop"}] * 2, (2, 5, 2, 2, 2, 2, 0)),
+        ([{"out": 2, "source": "chunks", "finish": ""}] * 2, (2, 5, 2, 2, 0, None, 0)),
+    ],
+)
+def test_asked_and_delivered_lengths(tmp_path, fields, lengths):
+    rows = [chat(i * S, every(MS, 5), **({"more": SHORT} | one)) for i, one in enumerate(fields)]
+    summary = summarise(build_streamed(tmp_path / "run", rows), ["latency p50 < 10s"])
+    found = summary["total"]["streaming"]
+    assert tuple(found["output_lengths"].values()) == pytest.approx(lengths)
+    short, good = lengths[4], found["goodput"]
+    assert (good["stopped_short"], good["good"]) == (short, len(fields) - short)
+    codes = {doubt["code"]: doubt["text"] for doubt in summary["doubts"]}
+    assert ("short_outputs" in codes) == (short > 0)
+    assert not short or codes["short_outputs"].startswith(f"{short} of {lengths[3]} streams (")
+
+
+@pytest.mark.parametrize(
+    ("cached", "figures", "doubted"),
+    [
+        ([90] * 10, (10, 900, 0.9, 10), True),
+        ([16] * 10, (10, 160, 0.16, 0), False),  # a system prompt, as ever
+        ([100, 100, *[0] * 8], (10, 200, 0.2, 2), True),  # a few prompts that were sent before
+        ([0] * 10, (10, 0, 0.0, 0), False),
+        ([-1] * 10, (0, None, None, 0), False),
+        ([2**31 - 1, -1], (1, 100, 1.0, 1), True),  # more than there is: all of it
+    ],
+)
+def test_prompts_from_a_prefix_cache(tmp_path, cached, figures, doubted):
+    rows = [chat(i * S, every(MS, 5), into=100, more={"cached_tokens": n}) for i, n in enumerate(cached)]
+    found, doubts = doubts_of(tmp_path, rows)
+    assert tuple(found["cached_tokens"].values()) == pytest.approx(figures)
+    assert ("prompts_cached" in doubts) == doubted
+
+
+def test_streams_of_an_older_run_lack_columns(tmp_path):
+    import pyarrow as pa
+
+    new = ["cached_tokens", "max_tokens", "min_tokens", "unseen", "choice_chunks"]
+    path = build_streamed(tmp_path / "run", [chat(i * S, every(20 * MS, 5)) for i in range(4)])
+    before = summarise(path)["total"]["streaming"]
+    file = path / "streams.arrow"
+    table = pa.ipc.open_stream(file.read_bytes()).read_all().drop_columns(new)
+    with pa.OSFile(str(file), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    assert summarise(path)["total"]["streaming"] == before

@@ -45,7 +45,8 @@ def _batch(these, first, gaps):
         return pa.DictionaryArray.from_arrays(pa.array(np.zeros(these.size, kind)), pa.array([text]))
 
     offsets = pa.array(np.arange(these.size + 1, dtype=np.int32) * CHUNKS)
-    same = {"chunks": CHUNKS, "tokens_in": 100, "tokens_out": CHUNKS * 2}
+    same = {"chunks": CHUNKS, "tokens_in": 100, "tokens_out": CHUNKS * 2, "cached_tokens": 0, "max_tokens": 64,
+            "min_tokens": 64, "unseen": 0}  # fmt: skip
     columns = {
         "seq": pa.array(these), "phase": named("steady", np.int16), "kind": named("short", np.int16),
         "due_ns": pa.array(due), "sent_ns": pa.array(due), "outcome": named("ok", np.int8),
@@ -53,6 +54,7 @@ def _batch(these, first, gaps):
         "last_token_ns": pa.array(stamps[:, -1]), "chunk_ns": pa.ListArray.from_arrays(offsets, pa.array(stamps.ravel())),
         **{name: pa.array(np.full(these.size, n, np.int32)) for name, n in same.items()},
         "source": pa.array(["usage"] * these.size), "finish": pa.array(["stop"] * these.size),
+        "choice_chunks": pa.nulls(these.size, pa.list_(pa.int32())),
     }  # fmt: skip
     return pa.record_batch([columns[name] for name in schema().names], schema=schema())
 

@@ -108,3 +108,28 @@ def test_a_relay_that_was_late_is_doubted(tmp_path, p99, doubted):
     summary = summarise(build(tmp_path / "run", steady(200), network=NETWORK | {"relay": relay}))
     assert ("relay_late" in {doubt["code"] for doubt in summary["doubts"]}) == doubted
     assert summary["network"]["round_trip_ns"] == 200 * MS
+
+
+def test_the_text_and_the_page_say_what_token_figures_rest_on(tmp_path):
+    short = {"max_tokens": 50, "min_tokens": 50, "cached_tokens": 90}
+    rows = [
+        *(chat(i * 100 * MS, every(20 * MS, 10), out=20, into=100, more=short) for i in range(30)),
+        *(chat(i * 100 * MS, every(20 * MS, 50), into=100, more=short) for i in range(10)),
+    ]
+    path = build_streamed(tmp_path / "run", rows, objectives=["latency p50 < 10s"])
+    flat = " ".join(text_of(path).split())
+    assert "usage counts 600 tokens where 300 chunks came, in 30 of 40 streams" in flat
+    assert "50 tokens asked at most, 27.5 delivered (means), 30 of 40 stopped short" in flat
+    assert "3600 tokens in (90 %) came from the server's prefix cache, as 40 streams told" in flat
+    assert "goodput 25 % (10 of 40 requests) were good (30 stopped short)" in flat
+    page = " ".join(render(read_run(path), summarise(path)).split())
+    for words in ("Counts: usage counts 600 tokens", "Lengths: 50 tokens asked", "Cached: 3600 tokens in"):
+        assert words in page
+    assert all(len(line) <= 60 for line in text_of(path, 60).splitlines())
+
+
+def test_many_reasons_for_an_end_are_not_all_listed(tmp_path):
+    rows = [chat(i * S, every(20 * MS, 2), finish=f"reason {i}") for i in range(20)]
+    flat = " ".join(text_of(build_streamed(tmp_path / "run", rows)).split())
+    assert "reason 7 (1), 12 other reasons" in flat
+    assert "reason 8" not in flat

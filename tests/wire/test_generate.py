@@ -21,6 +21,12 @@ def part(text, **fields):
 # name: (body, complete, (outcome, detail, text, chunks, tokens out, source))
 ANSWERS = {
     "plain": (body(part("Good"), part(" day"), part("")), True, ("OK", None, "Good day", 2, 2, "chunks")),
+    "tokens without text": (body(part(""), part("Good"), part(""), part(" day"), part(""), part("")), True,
+                            ("OK", None, "Good day", 5, 5, "chunks")),
+    "a reason at the end": (body(part("Good"), part(" day", finish_reason="None"), part("", finish_reason="stop")), True,
+                            ("OK", None, "Good day", 2, 2, "chunks")),
+    "given up": (body(part("x"), part("", finish_reason="abort")), True,
+                 ("HTTP_5XX", "the server ended the answer with finish_reason abort", "x", 1, 1, "chunks")),
     "lists": (body(part(["Good"]), part([" d", "ay"]), part([])), True, ("OK", None, "Good day", 2, 2, "chunks")),
     "numbers": (body(part(0), part(1)), True, ("OK", None, "01", 2, 2, "chunks")),
     "escapes": (body(part("a"), part('"\\'), part("é🙂")), True, ("OK", None, 'a"\\é🙂', 3, 3, "chunks")),
@@ -76,3 +82,20 @@ def test_a_request_leaves_extra_as_it_was():
         generate_request(
             "m", "", "hi", max_tokens=9, max_tokens_key="parameters.max_tokens", extra={"parameters": 1}
         )
+
+
+def test_what_a_request_says_of_the_answers_length_goes_with_the_answer():
+    told = {"max_tokens": 9, "max_tokens_key": "parameters.max_tokens"}
+    for extra, limits in (
+        ({}, (9, -1)),
+        ({"parameters": {"ignore_eos": True}}, (9, 9)),
+        ({"min_length": 9}, (9, 9)),
+    ):
+        came = generate_request("m", "", "hi", extra=extra, **told).reader().streamed()
+        assert (came.max_tokens, came.min_tokens) == limits
+
+
+def test_a_whole_answer_that_was_given_up():
+    reader = GenerateWhole()
+    reader.feed(b'{"text_output": "x", "finish_reason": "timeout"}', 5)
+    assert reader.end(complete=True)[0].name == "HTTP_5XX"

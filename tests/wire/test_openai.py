@@ -14,6 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from sse_bodies import DONE, PLAIN, ROLE, STOP, body, chunk, cuttings, delta, said, usage
 
 from loadgen.records import LoadgenError, Outcome
+from loadgen.wire.finish import Finish, finish_of, finish_reason
 from loadgen.wire.openai import (
     OpenAiReader,
     OpenAiWhole,
@@ -71,7 +72,36 @@ ANSWERS = {
     "quotes in a text like others": (body(said("a"), said("b"), said('"}'), said("\\"), said("c"), STOP, DONE),
                                      ("OK", None, 'ab"}\\c', 5, -1, 5, "chunks", "stop")),
     "empty chunks between": (body(ROLE, said("a"), said(""), said("b"), said(""), STOP, DONE),
-                             ("OK", None, "ab", 2, -1, 2, "chunks", "stop")),
+                             ("OK", None, "ab", 4, -1, 4, "chunks", "stop")),
+    "half characters and special tokens are tokens": (
+        body(ROLE, said(""), said(""), said("a"), said(""), said("b"), said(""), STOP, usage(3, 6), DONE), ("OK", None, "ab", 6, 3, 6, "usage", "stop")),
+    "only special tokens": (body(ROLE, *[said("")] * 20, STOP, usage(3, 20), DONE), ("OK", None, "", 20, 3, 20, "usage", "stop")),
+    "the end is a token when usage counts it": (body(*PLAIN[:-2], usage(3, 3), DONE), ("OK", None, "Good day", 3, 3, 3, "usage", "stop")),
+    "the end is none where usage counts more": (body(*PLAIN[:-2], usage(3, 9), DONE), ("OK", None, "Good day", 2, 3, 9, "usage", "stop")),
+    "the end has a token id": (body(ROLE, said("a"), chunk(delta(finish="stop", content="") | {"token_ids": [2]}), DONE),
+                               ("OK", None, "a", 2, -1, 2, "chunks", "stop")),
+    "keep-alives within choices": (body(ROLE, chunk(delta()), chunk(), chunk({"index": 0}), chunk(delta(content=None)), said("x"), STOP, DONE), ONE),
+    "a keep-alive before the role": (body(chunk(delta()), ROLE, said("x"), STOP, DONE), ONE),
+    "the role twice": (body(ROLE, ROLE, said("x"), STOP, DONE), ONE),
+    "a role in every chunk": (body(*(chunk(delta(role="assistant", content=text)) for text in ("", "a", "", "b")), STOP, DONE),
+                              ("OK", None, "ab", 3, -1, 3, "chunks", "stop")),
+    "the other keys null": (body(chunk(delta(role="assistant", content="", refusal=None, tool_calls=None, reasoning_content=None)),
+                                 said("x"), STOP, DONE), ONE),
+    "typed blocks": (body(ROLE, said([{"type": "text", "text": "Go"}, {"type": "output_text", "text": "od"}]),
+                          said([{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}]),
+                          said({"type": "text", "text": {"value": " day"}}), said(["!"]), said([]), STOP, DONE),
+                     ("OK", None, "Good day!", 5, -1, 5, "chunks", "stop")),
+    "blocks in blocks for ever": (body(said("x"), said(json.loads("[" * 300 + "]" * 300)), STOP, DONE), ("OK", None, "x", 2, -1, 2, "chunks", "stop")),
+    "no token, by usage": (body(ROLE, STOP, usage(3, 0), DONE), ("OK", None, "", 0, 3, 0, "usage", "stop")),
+    "no token but an empty text": (body(ROLE, said(""), STOP, usage(3, 0), DONE), ("OK", None, "", 0, 3, 0, "usage", "stop")),
+    "tokens that were never seen": (body(ROLE, STOP, usage(3, 20), DONE), ("OK", None, "", 0, 3, 20, "usage", "stop")),
+    "a new reason": (body(said("x"), chunk(delta(finish="bored")), DONE), (*ONE[:-1], "bored")),
+    "no reason in a word": (body(said("x", ), chunk(delta(finish="None", content="y")), STOP, DONE), ("OK", None, "xy", 2, -1, 2, "chunks", "stop")),
+    "a reason as an object": (body(said("x"), chunk(delta(finish={"type": "stop", "matched": 2})), DONE), ONE),
+    "usage that is none": (body(said("x"), STOP, chunk(usage={"prompt_tokens": "7", "completion_tokens": float("nan"),
+                           "prompt_tokens_details": {"cached_tokens": "NaN"}}), DONE), ONE),
+    "usage out of all bounds": (body(said("x"), STOP, chunk(usage={"prompt_tokens": 10**30, "completion_tokens": 1e300,
+                                "prompt_tokens_details": [3]}), DONE), ONE),
     "reasoning": (body(ROLE, chunk(delta(reasoning_content="Hm")), chunk(delta(reasoning="…")), said("x"), STOP, usage(3, 3), DONE),
                   ("OK", None, "x", 3, 3, 3, "usage", "stop")),
     "tool calls": (body(ROLE, chunk(delta(tool_calls=[{"index": 0, "function": {"name": "f"}}])),
@@ -81,7 +111,7 @@ ANSWERS = {
     "two choices": (body(chunk(delta(1, content="B")), said("A"), chunk(delta(1, content="b")), said("a"), STOP,
                          chunk(delta(1, finish="length")), usage(3, 4)), ("OK", None, "Aa", 4, 3, 4, "usage", "stop")),
     "two choices in one chunk": (body(chunk(delta(content="A"), delta(1, content="B")), STOP, DONE),
-                                 ("OK", None, "A", 1, -1, 1, "chunks", "stop")),
+                                 ("OK", None, "A", 2, -1, 2, "chunks", "stop")),
     "completions": (body({"choices": [{"index": 0, "text": "x", "finish_reason": None}]},
                          {"choices": [{"index": 0, "text": "", "finish_reason": "stop"}]}, DONE), ONE),
     # failures
@@ -98,14 +128,23 @@ ANSWERS = {
                   ("REJECTED", "error 429 inside the stream: busy", "", 0, -1, -1, "", "")),
     "finish by error": (body(said("x"), chunk(delta(finish="error"))),
                         ("HTTP_5XX", "the server ended the answer with finish_reason error", "x", 1, -1, 1, "chunks", "error")),
+    "given up": (body(ROLE, said("x"), chunk(delta(finish="abort")), usage(3, 1), DONE),
+                 ("HTTP_5XX", "the server ended the answer with finish_reason abort", "x", 1, -1, 1, "chunks", "abort")),
+    "another choice given up": (body(said("x"), chunk(delta(1, content="y")), STOP, chunk(delta(1, finish="timeout")), DONE),
+                                ("HTTP_5XX", "the server ended the answer with finish_reason timeout", "x", 2, -1, 2, "chunks", "timeout")),
+    "one of two given up at once": (body(chunk(delta(0, finish="cancelled"), delta(1, finish="stop")), DONE),
+                                    ("HTTP_5XX", "the server ended the answer with finish_reason cancelled", "", 0, -1, -1, "", "cancelled")),
+    "only empty texts, and nobody counted": (body(ROLE, said(""), STOP, DONE), ("PROTOCOL",
+                                             "an answer without a single token (finish_reason stop)", "", 1, -1, 1, "chunks", "stop")),
     "cut": (body(ROLE, said("x")), ("STREAM_ENDED_EARLY",
             "the stream ended after 1 chunks with neither [DONE] nor a finish_reason", "x", 1, -1, 1, "chunks", "")),
     "cut within the event that has the finish": (body(ROLE, said("x")) + body(STOP)[:-20], ("STREAM_ENDED_EARLY",
             "the stream ended after 1 chunks with neither [DONE] nor a finish_reason", "x", 1, -1, 1, "chunks", "")),
     "one of two choices unended": (body(said("x"), chunk(delta(1, content="y")), STOP), ("STREAM_ENDED_EARLY",
             "the stream ended after 2 chunks with neither [DONE] nor a finish_reason", "x", 2, -1, 2, "chunks", "stop")),
-    "no token": (body(ROLE, STOP, usage(3, 0), DONE),
-                 ("PROTOCOL", "an answer without a single token (finish_reason stop)", "", 0, 3, 0, "usage", "stop")),
+    "no token, and nobody counted": (body(ROLE, STOP, DONE),
+                 ("PROTOCOL", "an answer without a single token (finish_reason stop)", "", 0, -1, -1, "", "stop")),
+    "no token and no end": (body(ROLE, usage(3, 0), DONE), ("PROTOCOL", "an answer without a single token", "", 0, 3, 0, "usage", "")),
     "only DONE": (body(DONE), ("PROTOCOL", "an answer without a single token", "", 0, -1, -1, "", "")),
     "only pings": (b": ping\n\n" * 3, ("STREAM_ENDED_EARLY", "the stream ended before its first event", "", 0, -1, -1, "", "")),
     "empty": (b"", ("STREAM_ENDED_EARLY", "the answer was empty", "", 0, -1, -1, "", "")),
@@ -168,7 +207,7 @@ def test_any_text_comes_back_and_the_short_way_tells_the_same_as_parsing(texts, 
     data = body(*events, STOP, DONE)
     told, came, _ = read([data[i : i + step] for i in range(0, len(data), step)])
     assert came.text == "".join(texts)
-    assert len(came.chunk_ns) == sum(map(bool, texts))
+    assert len(came.chunk_ns) == len(texts)
     assert (told[0] == "OK") == any(texts)
     parsed = OpenAiReader(keep_text=True)
     parsed._tries = 0
@@ -187,10 +226,29 @@ def stamped(*events, **options):
 def test_the_role_chunk_is_no_token_and_stamps_are_those_of_the_reads():
     """Field case 37."""
     came = stamped(
-        ROLE, chunk(delta(content=None)), said("a"), said(""), said("b"), STOP, usage(1, 2), DONE
+        ROLE, chunk(delta(content=None)), said("a"), said(""), said("b"), STOP, usage(1, 3), DONE
     ).streamed()
-    assert came.chunk_ns == [20, 40]
+    assert came.chunk_ns == [20, 30, 40]
     assert came.first_content_ns == 20
+
+
+def test_the_first_token_is_not_the_first_visible_one():
+    """A special token and half a character come before the first text, and the end-of-sequence token last of all."""
+    events = (ROLE, said(""), said(""), said("é"), said(""), STOP, usage(1, 5), DONE)
+    came = stamped(*events).streamed()
+    assert (came.chunk_ns, came.first_content_ns) == ([10, 20, 30, 40, 50], 30)
+
+
+def test_choices_keep_their_own_stamps():
+    """n=2 in turns, a token each 20 ns a choice: no figure may take the 10 ns between the two for a time a token."""
+    both = [chunk(delta(at % 2, content=f"{at}")) for at in range(6)]
+    ends = [STOP, chunk(delta(1, finish="length"))]
+    came = stamped(
+        chunk(delta(role="assistant"), delta(1, role="assistant")), *both, *ends, usage(1, 6), DONE
+    ).streamed()
+    assert came.chunk_ns == [10, 30, 50, 20, 40, 60]
+    assert came.choice_chunks == [3, 3]
+    assert came.first_content_ns == 10
 
 
 def test_reasoning_is_the_first_token_but_not_the_first_content():
@@ -217,7 +275,6 @@ def test_chunks_alike_are_not_parsed_and_still_told_apart_from_those_that_are_no
         "",
         "a",
         'c"',
-        "",
         None,
     ]
 
@@ -238,6 +295,105 @@ def test_an_error_ends_the_answer_at_once():
     reader = stamped(said("a"), {"error": {"message": "died", "code": 500}})
     assert reader.finished
     assert reader.end(complete=True) == (Outcome.HTTP_5XX, "error 500 inside the stream: died")
+
+
+ABORTS = ["abort", "aborted", "error", "cancelled", "canceled", "timeout", "timed_out", "content_filter", "FINISH_ABORT",
+          "insufficient_system_resource", "user_cancel", "ERROR_TOXIC", "internal error", "SAFETY", "oom"]  # fmt: skip
+ENDS = ["stop", "length", "tool_calls", "function_call", "eos_token", "stop_sequence", "STOP", "FinishReason.LENGTH",
+        "end_turn", "MAX_TOKENS", "model_length"]  # fmt: skip
+
+
+def test_reasons_for_an_end():
+    """What vLLM, SGLang, TensorRT-LLM, TGI, LMDeploy, llama.cpp and hosted services write."""
+    assert {reason: finish_of(reason) for reason in ABORTS} == dict.fromkeys(ABORTS, Finish.GAVE_UP)
+    assert {reason: finish_of(reason) for reason in ENDS} == dict.fromkeys(ENDS, Finish.NORMAL)
+    assert finish_of("repetition") is Finish.UNKNOWN
+    assert [finish_reason(told) for told in (None, "", "null", {"type": "abort"}, ["stop", "abort"], "a\ud800\n" * 99)] == [
+        "", "", "", "abort", "abort", ("a " * 20)[:39] + "…"]  # fmt: skip
+
+
+@pytest.mark.parametrize(("events", "told", "unseen"), [
+    ((said("a"), said("b")), 40, 40), ((chunk(delta(reasoning="hm")), said("b")), 40, 0), ((said("a"), said("b")), 50, 40),
+    ((), 40, 42), ((said("a"), said("b")), "40", 0),
+])  # fmt: skip
+def test_hidden_reasoning(events, told, unseen):
+    """Of 42 tokens; no more than are missing."""
+    told = {"completion_tokens": 42, "completion_tokens_details": {"reasoning_tokens": told}}
+    assert stamped(*events, STOP, chunk(usage=told), DONE).streamed().unseen == unseen
+
+
+CACHED = {
+    "vLLM, SGLang, OpenAI": ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 7, "audio_tokens": 1}}}, 7),
+    "none": ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 0}}}, 0),
+    "not told": ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": None}}, -1),
+    "DeepSeek": ({"usage": {"prompt_tokens": 9, "prompt_cache_hit_tokens": 4, "prompt_cache_miss_tokens": 5}}, 4),
+    "flat": ({"usage": {"prompt_tokens": 9, "cached_tokens": 3}}, 3),
+    "llama.cpp": ({"usage": {"prompt_tokens": 9}, "timings": {"cache_n": 5, "prompt_n": 4}}, 5),
+    "words": ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": "7"}}}, -1),
+    "huge": ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 2**70}}}, -1),
+    "negative": ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": -7}}}, -1),
+    "true": ({"usage": {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": True}}}, -1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CACHED)
+def test_tokens_from_a_prefix_cache(name):
+    told, cached = CACHED[name]
+    assert stamped(said("x"), STOP, chunk(**told), DONE).streamed().cached_tokens == cached
+    whole = OpenAiWhole()
+    whole.feed(json.dumps({"choices": [{"text": "x", "finish_reason": "stop"}], **told}).encode(), 1)
+    assert whole.end(complete=True)[0] is Outcome.OK
+    assert (whole.streamed().cached_tokens, whole.streamed().tokens_in) == (cached, 9)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4),
+                    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
+                        st.sampled_from(["text", "type", "content", "cached_tokens", "name"]), inner, max_size=3)))  # fmt: skip
+def test_whatever_stands_in_a_field_is_no_crash(value):
+    usage_of = {
+        "prompt_tokens": value,
+        "completion_tokens": value,
+        "prompt_tokens_details": value,
+        "cached_tokens": value,
+    }
+    choice = {
+        "index": value,
+        "delta": {"content": value, "role": value, "reasoning": value, "tool_calls": value},
+    }
+    events = [
+        chunk(choice),
+        chunk(choice | {"finish_reason": value, "token_ids": value}),
+        chunk(usage=usage_of, timings=value),
+    ]
+    events += [chunk({"index": 0, "delta": value, "message": value, "text": value}), chunk(usage=value)]
+    (outcome, *_), came, _ = read([body(*(json.dumps(event) for event in events), DONE)], count=len)
+    assert outcome in {kind.name for kind in Outcome}
+    for number in (came.tokens_in, came.tokens_out, came.cached_tokens):
+        assert -1 <= number < 2**31
+    assert came.finish.isprintable()
+    whole = OpenAiWhole(keep_text=True, count=len)
+    whole.feed(
+        json.dumps(
+            {"choices": [{"message": {"content": value}, "finish_reason": value}, value], "usage": usage_of}
+        ).encode(),
+        1,
+    )
+    whole.end(complete=True)
+    assert isinstance(whole.streamed().text, str)
+
+
+@pytest.mark.parametrize(("fields", "limits"), [
+    ({}, (-1, -1)), ({"max_tokens": 50}, (50, -1)), ({"max_tokens": 50, "ignore_eos": True}, (50, 50)),
+    ({"max_tokens": 50, "ignore_eos": False}, (50, -1)), ({"max_tokens": 50, "extra": {"min_tokens": 50}}, (50, 50)),
+    ({"max_tokens": 50, "extra": {"min_tokens": 20, "n": 3}}, (150, 60)),
+    ({"max_tokens": 50, "ignore_eos": True, "extra": {"stop": ["."]}}, (50, -1)),
+    ({"max_tokens": 50, "max_tokens_key": "max_completion_tokens", "extra": {"ignore_eos": True}}, (50, 50)),
+    ({"extra": {"max_tokens": 9}}, (9, -1)),
+])  # fmt: skip
+def test_what_a_request_says_of_the_answers_length_goes_with_the_answer(fields, limits):
+    for stream in (True, False):
+        came = make_request("m", "p", stream=stream, **fields).reader().streamed()
+        assert (came.max_tokens, came.min_tokens) == limits
 
 
 @pytest.mark.parametrize("complete", [True, False])
@@ -270,6 +426,18 @@ WHOLE = {
     "tool call": ({"choices": [{"message": {"content": None, "tool_calls": [{}]}}]}, ("OK", None, [], 0, -1, -1, "", "", "")),
     "nothing": ({"choices": [{"message": {"content": ""}}], "usage": {"completion_tokens": 0}},
                 ("PROTOCOL", "an answer without a single token", [], 0, -1, 0, "", "", "")),
+    "nothing, with an end": ({"choices": [{"message": {"content": ""}, "finish_reason": "stop"}], "usage": {"completion_tokens": 0}},
+                             ("OK", None, [], 0, -1, 0, "usage", "stop", "")),
+    "nothing, and nobody counted": ({"choices": [{"text": "", "finish_reason": "stop"}]},
+                                    ("PROTOCOL", "an answer without a single token", [], 0, -1, -1, "", "stop", "")),
+    "blocks": ({"choices": [{"message": {"content": [{"type": "text", "text": "H"}, {"type": "text", "text": "i"}]}, "finish_reason": "stop"}]},
+               ("OK", None, [], 0, -1, -1, "", "stop", "Hi")),
+    "the first choice is empty": ({"choices": [{"text": "", "finish_reason": "stop"}, {"text": "b", "finish_reason": "stop"}]},
+                                  ("OK", None, [], 0, -1, -1, "", "stop", "")),
+    "given up": ({"choices": [{"message": {"content": "Hi"}, "finish_reason": "abort"}], "usage": {"completion_tokens": 1}},
+                 ("HTTP_5XX", "the server ended the answer with finish_reason abort", [], 0, -1, 1, "", "abort", "")),
+    "another choice given up": ({"choices": [{"text": "Hi", "finish_reason": "stop"}, {"text": "", "finish_reason": "ERROR_LIMIT"}]},
+                                ("HTTP_5XX", "the server ended the answer with finish_reason ERROR_LIMIT", [], 0, -1, -1, "", "ERROR_LIMIT", "")),
     "error": ({"error": {"message": "died", "code": 503}}, ("REJECTED", "error 503 in the answer: died", [], 0, -1, -1, "", "", "")),
     "a list": ([1], ("PROTOCOL", "no JSON answer: [1]", [], 0, -1, -1, "", "", "")),
 }  # fmt: skip
