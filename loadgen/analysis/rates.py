@@ -10,7 +10,7 @@ The load lasts from the phase's start S to its end E, T = E - S.  The drain afte
     all; so neither one straggler nor a burst at an edge makes any of it.  A server of capacity c that was asked
     for more answers without a gap until S + n / c: n / (T + g) is c.  Under 0.5 % of T g is nothing; it is whole
     from 1 % on.
-  - k, 0 to 1, is how sure the growth is.  The product of two: `_still_growing`, whether v grew in the last two
+  - k, 0 to 1, is what speaks for the growth being real.  The product of two: `_still_growing`, whether v grew in the last two
     thirds as it does while a backlog grows (a server that is slower when busy, and stays so, keeps up), and
     `_later`, whether the requests themselves took longer in the second half of the load than chance explains.
     1 when 5 % or more were turned away (rejected, timed out, dropped): then the queue was full and did not grow.
