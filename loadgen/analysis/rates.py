@@ -10,10 +10,11 @@ The load lasts from the phase's start S to its end E, T = E - S.  The drain afte
     all; so neither one straggler nor a burst at an edge makes any of it.  A server of capacity c that was asked
     for more answers without a gap until S + n / c: n / (T + g) is c.  Under 0.5 % of T g is nothing; it is whole
     from 1 % on.
-  - k, 0 to 1, is what speaks for the growth being real.  The product of two: `_still_growing`, whether v grew in the last two
-    thirds as it does while a backlog grows (a server that is slower when busy, and stays so, keeps up), and
-    `_later`, whether the requests themselves took longer in the second half of the load than chance explains.
-    1 when 5 % or more were turned away (rejected, timed out, dropped): then the queue was full and did not grow.
+  - k, 0 to 1, is what speaks for the growth being real.  The product of two: `_still_growing`, whether v grew
+    in the last two thirds as it does while a backlog grows (a server that is slower when busy, and stays so,
+    keeps up), and `_later`, whether the requests themselves took longer in the second half of the load than
+    chance explains.  1 when 5 % or more were turned away (rejected, timed out, dropped): then the queue was full
+    and no longer grew.
   - Bias, by simulation (tests/unit/test_analysis_rates.py): 0 while all ends within 0.5 % of T after E, else of
     latencies that do not depend on the load -0.1 % in the mean, 1 % or more in some 2 % of the runs where the mean
     latency is 6 % of T; none under overload by 1.5 and more, +1 to 2 % by 1.1, where noise hides the growth.
@@ -122,7 +123,7 @@ def _later(good: Frame) -> float:
     order = np.lexsort((good.sent_ns, good.due_ns))
     latency = good.latency_ns[order]
     half = latency.size // 2
-    side = np.sign(latency - np.median(latency))
+    side = np.sign(latency - np.median(latency))  # a cut between the halves, no figure that is shown
     error = float(side.std()) * (2 / half) ** 0.5
     return float(side[latency.size - half :].mean() - side[:half].mean()) / error if error else 0.0
 
