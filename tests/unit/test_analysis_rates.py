@@ -248,6 +248,13 @@ def test_after_the_last_sign_of_life_no_time_counts():
     assert rate(seen, 5, seen_ns=5 * S) == pytest.approx(100.0, rel=0.01)
 
 
+def test_an_overloaded_server_whose_run_was_killed_shows_its_capacity():
+    due = np.arange(2000) / 200
+    rows = frame(due, fifo(due, 0.01))
+    seen = rows.where(rows.done_ns <= 5 * S)
+    assert rate(seen, 5, seen_ns=5 * S) == pytest.approx(100, rel=0.02)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.tuples(st.integers(0, 10**10), st.integers(0, 10**10)), min_size=1, max_size=40),
