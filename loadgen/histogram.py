@@ -6,12 +6,14 @@ Quantiles in Statistical Packages", The American Statistician 50(4), 1996; numpy
 never invents a value between two that were measured, so P99 is never above the maximum.  numpy's default
 (`linear`) interpolates: of [1, 2] it calls 1.5 the median, which nobody waited.
 
-`Histogram` wraps HdrHistogram, which drops values beyond its range in silence and rounds ranks to the
-nearest instead of up; here both are mended.  This module must not know what the values stand for.
+`Histogram` is for what streams, is merged across machines or exported; every figure of a summary comes from
+the values themselves (analysis.percentiles).  It wraps HdrHistogram, which drops values beyond its range in
+silence and rounds ranks to the nearest instead of up; here both are mended.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from decimal import ROUND_CEILING, Decimal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +34,11 @@ def rank(q: float, n: int) -> int:
     if n < 1:
         raise ValueError("no values have no quantile")
     return max(1, int((Decimal(repr(float(q))) * n).to_integral_value(ROUND_CEILING)))
+
+
+def nearest_rank(ordered: Sequence[Any] | npt.NDArray[Any], q: float) -> Any:
+    """The quantile `q` of ascending values, one of them; raises ValueError when there are none."""
+    return ordered[rank(q, len(ordered)) - 1]
 
 
 class Histogram:

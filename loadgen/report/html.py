@@ -64,7 +64,7 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         info=run.info,
         outcomes=OUTCOMES
         + [key for key in SOMETIMES if any(key in row["figures"]["counts"] for row in rows)],
-        figure=words.figure,
+        interval=words.interval,
         observed=words.observed,
         client_line=words.client_line,
         use_line=words.use_line(summary["server"]),

@@ -17,10 +17,11 @@ from loadgen.report.words import (
     NONE,
     burst_lines,
     client_line,
+    drain_lines,
     duration,
-    figure,
     first_line,
     goodput_line,
+    interval,
     network_line,
     observed,
     rate,
@@ -36,6 +37,7 @@ from loadgen.runfile import REPORT
 _MOST_BATCHES = 8
 _BAR = 24
 _MOST_COLUMNS, _FULL = 7, 80  # counts and rates in one table, as long as it fits
+_COVERS = {"independent requests": "95 % if requests were independent: ", None: ""}
 _STYLE = {"pass": "green", "fail": "bold red", "inconclusive": "yellow"}
 
 
@@ -182,10 +184,12 @@ def _counts(summary: dict[str, Any], console: Console) -> None:
 
 
 def _plan(summary: dict[str, Any], console: Console) -> None:
-    for at, line in enumerate(burst_lines(summary)):
+    lines = [f"drain  {line}" for line in drain_lines(summary)]
+    lines += [f"plan  {line}" for line in burst_lines(summary)]
+    for at, line in enumerate(lines):
         if not at:
             console.print()
-        console.print(Text(f"plan  {line}"))
+        console.print(Text(line))
 
 
 def _rates(figures: dict[str, Any]) -> dict[str, str]:
@@ -285,12 +289,7 @@ def _objectives(rows: list[dict[str, Any]], console: Console) -> None:
         return
     console.print()
     for row in rows:
-        between = ""
-        if row["interval"] and row["interval"][0] != row["interval"][1]:
-            low, high = (
-                figure(row["metric"], end) if end is not None else "unbounded" for end in row["interval"]
-            )
-            between = f" (95 % sure: {low} to {high})"
+        between = interval(row) and f" ({_COVERS[row['assumes']]}{interval(row)})"
         note = f"; {row['note']}" if row["note"] else ""
         console.print(
             Text.assemble(

@@ -11,7 +11,7 @@ from loadgen.traffic.objective import RATES, SHARES, TIMES
 from loadgen.units import show_bytes, show_ns
 
 NONE = "-"
-_SURE = 1.96  # standard deviations: 95 % of Poisson plans lie within
+_WITHIN = 1.96  # standard deviations: 95 % of Poisson plans lie within
 _REASONS = 8  # for an end that are listed
 
 
@@ -234,11 +234,30 @@ def observed(row: dict[str, Any]) -> str:
     return "no answer" if lost else figure(row["metric"], row["observed"])
 
 
+def interval(row: dict[str, Any]) -> str:
+    """From where to where an objective's figure may lie; "" where it was compared as observed."""
+    low, high = row["interval"] or (None, None)
+    if low == high:
+        return ""
+    ends = (figure(row["metric"], end) if end is not None else "unbounded" for end in (low, high))
+    return " to ".join(ends)
+
+
+def drain_lines(summary: dict[str, Any]) -> list[str]:
+    """How long the last answers of each measured phase came after its load, and the rate with that time in it."""
+    return [
+        f"{phase['name']}: the last request ended {duration(phase['drain_ns'])} after the load; "
+        f"{rate(phase['achieved_with_drain_per_s'])} requests/s over both"
+        for phase in summary["phases"]
+        if phase["measured"] and phase["drain_ns"] is not None
+    ]
+
+
 def burst_line(plan: dict[str, Any]) -> str:
     """How bursty planned arrivals are, as one sentence without its full stop."""
     cv, dispersion = (NONE if plan[key] is None else f"{plan[key]:.2f}" for key in ("gap_cv", "dispersion"))
     bins = plan.get("bins") or 0  # older runs do not tell
-    chance = f"1, 1 +- {_SURE * math.sqrt(2 / (bins - 1)):.1g} in {bins:,} bins" if bins > 1 else "both 1"
+    chance = f"1, 1 +- {_WITHIN * math.sqrt(2 / (bins - 1)):.1g} in {bins:,} bins" if bins > 1 else "both 1"
     poisson = f"Poisson, constant rate: {chance if plan['dispersion'] is not None else 'both 1'}"
     return f"gap CV {cv}, dispersion {dispersion} ({poisson}), largest burst {plan['largest_burst']:,}"
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from loadgen.histogram import rank
 from loadgen.records import Outcome
 from loadgen.units import show_ns
 
@@ -43,7 +44,7 @@ def live_quantile(bins: np.ndarray[Any, Any], q: float) -> float | None:
     seen = np.cumsum(bins)
     if len(seen) == 0 or seen[-1] == 0:
         return None
-    return float(10 ** ((int(np.searchsorted(seen, q * seen[-1])) + 0.5) / _PER_DECADE))
+    return float(10 ** ((int(np.searchsorted(seen, rank(q, int(seen[-1])))) + 0.5) / _PER_DECADE))
 
 
 class LiveLine:

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from loadgen.analysis.percentiles import EXACT_BELOW, distribution, quantile
+from loadgen.analysis.percentiles import Tally, distribution, quantile, quantiles
+from loadgen.histogram import nearest_rank, rank
 
 
 def ints(values):
@@ -45,20 +46,41 @@ def test_percentiles_ascend_and_end_at_the_maximum(values):
     assert found["max"] == max(values)
 
 
-@pytest.mark.parametrize("n", [EXACT_BELOW - 1, EXACT_BELOW, EXACT_BELOW + 1])
-def test_the_histogram_takes_over_without_a_step(n):
+@pytest.mark.parametrize("n", [99_999, 100_000, 250_000, 1_000_000])
+def test_every_percentile_is_one_of_the_values_whatever_their_number(n):
     values = np.random.default_rng(3).lognormal(16, 1, n).astype(np.int64)
     ordered = np.sort(values)
-    found = distribution(values)
-    true = int(ordered[int(np.ceil(0.99 * n)) - 1])
-    assert found["p99"] == true if n < EXACT_BELOW else true <= found["p99"] <= true * 1.001
+    found, tally = distribution(values), Tally()
+    for part in np.array_split(values, 7):
+        tally.add(part)
+    for key, per_mille in (("p50", 500), ("p90", 900), ("p95", 950), ("p99", 990), ("p999", 999)):
+        true = int(ordered[-(-n * per_mille // 1000) - 1])
+        assert found[key] == true
+        assert quantile(values, per_mille / 1000) == true
     assert (found["n"], found["max"], found["mean"]) == (n, ordered[-1], round(float(values.mean())))
+    assert tally.distribution() == found
 
 
-def test_a_value_of_25_hours_among_many_is_the_maximum_not_lost():
+def test_values_above_any_width_are_kept():
     over = 25 * 3600 * 10**9
-    values = np.full(EXACT_BELOW, 10**6, dtype=np.int64)
+    values = np.full(100_000, 10**6, dtype=np.int64)
     values[::50] = over
-    found = distribution(values)
-    assert (found["n"], found["max"], found["p99"]) == (EXACT_BELOW, over, over)
-    assert 10**6 <= found["p50"] <= 1.001 * 10**6
+    found, tally = distribution(values), Tally()
+    tally.add(values[:50_001])
+    tally.add(values[50_001:])
+    assert (found["n"], found["p50"], found["p99"], found["max"]) == (100_000, 10**6, over, over)
+    assert tally.distribution() == found
+
+
+@given(
+    st.lists(st.integers(0, 2**33), min_size=1, max_size=80),
+    st.lists(st.floats(0, 1), min_size=1, max_size=6),
+)
+def test_all_ways_to_a_quantile_agree(values, shares):
+    shares, array, tally = sorted(shares), ints(values), Tally()
+    tally.add(array)
+    expected = [int(nearest_rank(sorted(values), q)) for q in shares]
+    assert quantiles(array, shares) == expected
+    assert [quantile(array, q) for q in shares] == expected
+    assert [tally.at(rank(q, len(values))) for q in shares] == expected
+    assert array.tolist() == values

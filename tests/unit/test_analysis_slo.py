@@ -33,6 +33,36 @@ def test_the_interval_covers_the_true_quantile_as_often_as_it_says():
     assert 0.94 <= covered <= 0.975
 
 
+@pytest.mark.parametrize("n", [999, 100_000, 120_001])
+def test_the_summary_and_the_verdict_have_one_p99(tmp_path, n):
+    took = np.random.default_rng(1).lognormal(17, 0.6, n).astype(np.int64).tolist()
+    rows = [row(i * 10 * S // n, ns) for i, ns in enumerate(took)]
+    summary = summarise(build(tmp_path / "run", rows, [phase(planned=n)]), ["latency p99 < 97.18ms"])
+    true = sorted(took)[-(-n * 99 // 100) - 1]
+    assert summary["total"]["latency_ns"]["p99"] == summary["slo"][0]["observed"] == true
+
+
+@pytest.mark.parametrize(
+    ("objective", "assumes"),
+    [
+        ("latency p99 < 1s", "independent requests"),
+        ("latency mean < 1s", "independent requests"),
+        ("failure rate < 5%", "independent requests"),
+        ("latency max < 1s", None),
+        ("requests/s > 1", None),
+    ],
+)
+def test_an_interval_says_what_it_assumes(tmp_path, objective, assumes):
+    assert judged(tmp_path, steady(500), objective)["assumes"] == assumes
+
+
+def test_a_rate_of_whole_second_bursts_passes_just_below_what_was_asked(tmp_path):
+    rows = [row(second * S, (5 + i * 2) * MS) for second in range(10) for i in range(20)]
+    summary = summarise(build(tmp_path / "run", rows, [phase(planned=200)]), ["requests/s > 19.8"])
+    assert summary["phases"][0]["offered_per_s"] == summary["phases"][0]["achieved_per_s"] == 20
+    assert summary["slo"][0]["verdict"] == "pass"
+
+
 @pytest.mark.parametrize(("n", "verdict"), [(368, "pass"), (367, "inconclusive"), (10, "inconclusive")])
 def test_a_p99_needs_368_requests_to_pass(tmp_path, n, verdict):
     found = judged(tmp_path, steady(n), "latency p99 < 250ms")

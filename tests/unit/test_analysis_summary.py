@@ -354,8 +354,11 @@ def test_the_drain_is_a_figure_of_its_own(tmp_path):
         build(tmp_path / "run", rows, [phase(planned=1000, end_ns=24 * S)]), ["requests/s > 99"]
     )
     one = found["phases"][0]
-    assert (one["span_ns"], one["drain_ns"], one["achieved_per_s"]) == (10 * S, 14 * S, 99.9)
+    assert (one["span_ns"], one["drain_ns"], one["achieved_per_s"]) == (10 * S, 14 * S, 100.0)
     assert found["total"]["drain_ns"] == 14 * S
+    for figures in (one, found["total"]):
+        assert figures["load_ns"] == 10 * S
+        assert figures["achieved_with_drain_per_s"] == pytest.approx(1000 / 24)
     assert found["slo"][0]["verdict"] == "pass"
     assert "not_sustained" not in {d["code"] for d in found["doubts"]}
 

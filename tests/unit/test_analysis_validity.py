@@ -183,7 +183,7 @@ def test_a_slow_server_is_not_the_clients_fault(tmp_path):
     rows = [row(i * 10 * MS, 10 * MS + i * 5 * MS) for i in range(1000)]
     doubts, _ = found(tmp_path, rows, [phase(planned=1000, end_ns=16 * S), WARM])
     assert "client_bound" not in doubts
-    assert "; 66.6 of 100 requests/s asked were answered" in doubts["not_sustained"]["text"]
+    assert "; 66.7 of 100 requests/s asked were answered" in doubts["not_sustained"]["text"]
     assert (
         "317 requests were waiting or in flight when the load ended, 167 in"
         in doubts["not_sustained"]["text"]

@@ -31,6 +31,25 @@ def test_the_example_reads_as_it_always_did(tmp_path):
     assert [line.rstrip() for line in text.splitlines()] == (GOLDEN / "summary.txt").read_text().splitlines()
 
 
+def test_no_report_of_a_run_calls_itself_sure(tmp_path):
+    path = example(tmp_path / "run")
+    summary = summarise(path)
+    page = re.sub(r"<script.*?</script>", "", render(read_run(path), summary), flags=re.DOTALL)
+    for text in (shown(summary), page):
+        assert re.search(r"\b(sure|certain|confident|confidence)\b", text) is None
+        assert len(re.findall(r"95 %", text)) == len(
+            re.findall(r"95 %(?: interval)? if requests\s+were\s+independent", text)
+        )
+        assert "95 %" in text
+
+
+def test_the_drain_and_the_rate_with_it_stand_beside_the_rate(tmp_path):
+    rows = [row(i * 10 * MS, 10 * MS) for i in range(999)] + [row(9_990 * MS, 14 * S)]
+    text = shown(summarise(build(tmp_path / "run", rows, [phase(planned=1000, end_ns=24 * S)])))
+    assert re.search(r"drain .*14 s.*41\.7 requests/s", " ".join(text.split()))
+    assert re.search(r"steady +100 +100 ", text)
+
+
 def test_no_line_is_wider_than_80_columns_nor_carries_control_characters(tmp_path):
     text = shown(summarise(example(tmp_path / "run")))
     assert max(map(len, text.splitlines())) <= 80
