@@ -20,18 +20,18 @@ class Outcome(IntEnum):
     OK = 0
     CONNECT = 1  # no connection could be made
     TIMEOUT = 2  # no complete answer within the kind's timeout, counted from sent
-    REJECTED = 3  # the server said "not now": HTTP 429 and 503, gRPC UNAVAILABLE and RESOURCE_EXHAUSTED
+    REJECTED = 3  # the server said that its queue is full (wire.statuses); an outage is no rejection
     HTTP_4XX = 4
     HTTP_5XX = 5
     GRPC_STATUS = 6  # any other grpc-status; the number is in `status`
     PROTOCOL = 7  # bytes that break the protocol
-    STREAM_ENDED_EARLY = 8  # the connection or stream ended before the answer did
-    CANCELLED = 9  # given up by us: an interrupt, or a cancellation that the profile asked for (CANCEL_WORDS)
+    STREAM_ENDED_EARLY = 8  # the answer began, and its connection or stream ended before it did
+    CANCELLED = 9  # given up by us because the run was interrupted
     DROPPED = 10  # never sent: the cap was full and the profile says drop
     CLIENT = 11  # our own fault
-
-
-CANCEL_WORDS = "cancelled as the profile asks"  # the detail of such a request: load, not a failure
+    PLANNED_CANCEL = 12  # given up by us because the profile asks for it: load, not a failure
+    CONNECTION = 13  # the connection or stream was lost before any of the answer came
+    REFUSED_STREAM = 14  # HTTP/2 REFUSED_STREAM, also after several tries
 
 
 @dataclass(frozen=True, slots=True)

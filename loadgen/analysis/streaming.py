@@ -67,7 +67,7 @@ def _core(frame: Frame) -> dict[str, Any]:
                         if name else int(np.count_nonzero(out < 0)) for place, name in enumerate(SOURCES)},
         "output_tokens_per_s_per_user": _per_user(ok),
         "finish": _finishes(ok),
-        "cancelled_as_asked": int(np.count_nonzero(frame.as_asked)),
+        "planned_cancels": int(np.count_nonzero(frame.planned_cancel)),
     }  # fmt: skip
 
 

@@ -176,7 +176,7 @@ def _nothing(seen: Evidence) -> list[Doubt]:
     counts = seen.total["counts"]
     if counts["ok"]:
         return []
-    asked = answered(counts) + counts["dropped"] + counts.get("cancelled_as_asked", 0)
+    asked = answered(counts) + counts["dropped"] + counts.get("planned_cancels", 0)
     if asked == 0:
         hint = "give a measured phase a rate and a duration, or let the run go on until one begins"
         return [Doubt("nothing_measured", "no request was sent in a measured phase", hint, True)]
