@@ -35,6 +35,24 @@ class Outcome(IntEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class QueueFull:
+    """How a server says that its queue is full: one of `statuses` (HTTP 100 to 599, gRPC 1 to 16; empty: any)
+    with one of `words` (in lower case; empty: any) in its text.
+    """
+
+    statuses: frozenset[int] = frozenset()
+    words: tuple[str, ...] = ()
+
+    def matches(self, status: int, text: str) -> bool:
+        """Whether a failure says that; `text` in lower case.  Status 0: it came without one, the words decide."""
+        if not status:
+            return any(word in text for word in self.words)
+        return (not self.statuses or status in self.statuses) and (
+            not self.words or any(word in text for word in self.words)
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class TensorSpec:
     """One input or output of a model.  `shape` is without the batch axis; -1 is a free dimension."""
 
@@ -152,6 +170,7 @@ class Request:
     `judge`, for HTTP servers of any kind, is asked (status, headers, body) whether an answer is a success:
     None, or the words of the failure; None leaves it to the status.
     `slot` (start, stop) in the body are bytes that each sending may replace by as many others.
+    `full`: how this server, besides the known ones, says that its queue is full.
     """
 
     path: str
@@ -161,6 +180,7 @@ class Request:
     reader: Callable[[], AnswerReader] | None = None
     judge: Callable[[int, Mapping[str, str], bytes], str | None] | None = None
     slot: tuple[int, int] | None = None
+    full: QueueFull | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,9 +77,9 @@ class Engine:
             self._inflight, self._waiting, timeouts_ns, transport.cancel, self._tired,
             self._finish_if_idle, self._now,
         )  # fmt: skip
-        self._planned_cancels = self._due_before = self._sent = self._failed = self._unsent = self._dropped = (
-            self._cap_waits
-        ) = 0
+        self._planned_cancels = self._due_before = self._sent = self._failed = self._unsent = (
+            self._dropped
+        ) = self._cap_waits = 0
         self._start_ns, self._next, self._issued = self.origin_ns, 0, 0
         self._stopped_ns: int | None = None
         self._phase_index, self._max_in_flight = -1, 0

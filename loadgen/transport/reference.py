@@ -21,7 +21,6 @@ from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Link
 from loadgen.transport.reference_grpc import GrpcCarrier
 from loadgen.transport.reference_http import HttpCarrier
 from loadgen.transport.reference_parts import Ended, Flight, PreparedReference
-from loadgen.units import show_ns
 from loadgen.wire.slot import put
 
 
@@ -32,7 +31,6 @@ class _Carrier(Protocol):
     reconnects: int
     resent: int
     conn_waits: int
-    race_ns: int  # see transport.dial.race
 
     def prepare(self, request: Request) -> PreparedReference: ...
     async def open(self, connections: int) -> None: ...
@@ -131,7 +129,6 @@ class ReferenceTransport:
             alpn,
         )
         await dialer.first()
-        self._carrier.race_ns = dialer.race_ns
 
     def send(self, token: int, prepared: PreparedReference) -> None:
         """The library writes in the loop's next round."""
@@ -160,9 +157,8 @@ class ReferenceTransport:
         if flight is None:
             return
         now = self._now()
-        if flight.sent_ns:
-            words = f"given up after {show_ns(now - flight.sent_ns)}"
-        else:
+        words = "given up before the answer was whole"
+        if not flight.sent_ns:
             words = "given up before any connection was free"
         if flight.task is not None:
             flight.task.cancel()

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from loadgen.records import Outcome
+from loadgen.records import Outcome, QueueFull
 
 if TYPE_CHECKING:
     import asyncio
@@ -12,25 +12,25 @@ if TYPE_CHECKING:
 class PreparedReference:
     """A request in the library's own terms."""
 
-    __slots__ = ("bytes_out", "patched", "request")
+    __slots__ = ("bytes_out", "full", "patched", "request")
 
     patched: "Callable[[bytes], PreparedReference]"  # see seams.Prepared
 
-    def __init__(self, request: Any, bytes_out: int) -> None:
+    def __init__(self, request: Any, bytes_out: int, full: QueueFull | None) -> None:
         self.request = request
+        self.full = full
         self.bytes_out = bytes_out
 
 
 class Flight:
     """One request on its way; a stamp is 0 until its moment came."""
 
-    __slots__ = ("first_ns", "prepared", "reused", "sent_ns", "task", "token")
+    __slots__ = ("first_ns", "prepared", "sent_ns", "task", "token")
 
     def __init__(self, token: int, prepared: PreparedReference) -> None:
         self.token = token
         self.prepared = prepared
         self.sent_ns = self.first_ns = 0
-        self.reused = False  # its connection had carried another before
         self.task: asyncio.Task[None] | None = None
 
 

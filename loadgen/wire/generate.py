@@ -90,7 +90,7 @@ class GenerateReader(EventReader):
             self._learn(event, self._key, 0, value)
 
     def _unended(self, *, complete: bool) -> str | None:
-        return None if complete else f"the stream broke off after {len(self._chunks)} chunks"
+        return None if complete else "the stream broke off"
 
 
 class GenerateWhole(WholeReader):

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, Protocol
 
-from loadgen.records import AnswerReader
+from loadgen.records import AnswerReader, QueueFull
 from loadgen.wire.errors import ProtocolError, one_line
 from loadgen.wire.hpack_lite import ACCEPTED, Trailers
 from loadgen.wire.slot import put
@@ -50,7 +50,7 @@ def error_name(code: int) -> str:
 class Call:
     """A call's bytes, framed but for its stream id; `slot` in the message may be patched."""
 
-    __slots__ = ("block", "body", "bytes_out", "first", "joint", "reader", "size", "slot")
+    __slots__ = ("block", "body", "bytes_out", "first", "full", "joint", "reader", "size", "slot")
 
     def __init__(
         self,
@@ -58,8 +58,10 @@ class Call:
         message: bytes,
         reader: Callable[[], AnswerReader] | None = None,
         slot: tuple[int, int] | None = None,
+        full: QueueFull | None = None,
     ) -> None:
         self.block = block
+        self.full = full
         self.reader = reader
         self.slot = None if slot is None else (slot[0] + 5, slot[1] + 5)  # behind the message's prefix
         self.body = b"\0" + WORD.pack(len(message)) + message
@@ -74,6 +76,7 @@ class Call:
         other = Call.__new__(Call)
         other.block, other.first, other.joint, other.reader = self.block, self.first, self.joint, self.reader
         other.size, other.bytes_out, other.slot = self.size, self.bytes_out, self.slot
+        other.full = self.full
         other.body = put(self.body, piece, self.slot)
         return other
 
@@ -123,7 +126,7 @@ class Stream:
         """The one message of a unary answer.  Raises ProtocolError; only for a stream whose body was kept."""
         whole = b"".join(self.body) if isinstance(self.body, list) else b""
         if len(whole) < 5 or len(whole) != 5 + int.from_bytes(whole[1:5], "big"):  # noqa: PLR2004 - the prefix
-            raise ProtocolError(f"the answer is not one gRPC message ({len(whole)} bytes of data)")
+            raise ProtocolError("the answer is not one gRPC message")
         if whole[0]:
             raise ProtocolError("the answer is compressed, which was not asked for")
         return whole[5:]

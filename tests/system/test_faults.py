@@ -134,15 +134,15 @@ def reset(link, *pieces):
 
 # what the server does to an inference; the outcome; what its words have in them
 HTTP = {
-    "reset mid-reply": (lambda link, _: reset(link, http_reply(200, bytes(50))[:-9]), "STREAM_ENDED_EARLY", "bytes of the answer"),
-    "half-close mid-reply": (lambda link, _: half(link, http_reply(200, bytes(50))[:-9]), "STREAM_ENDED_EARLY", "bytes of the answer"),
+    "reset mid-reply": (lambda link, _: reset(link, http_reply(200, bytes(50))[:-9]), "STREAM_ENDED_EARLY", "within the answer"),
+    "half-close mid-reply": (lambda link, _: half(link, http_reply(200, bytes(50))[:-9]), "STREAM_ENDED_EARLY", "within the answer"),
     "half-close after 20 ms": (lambda link, _: later(0.02, half, link), "STREAM_ENDED_EARLY", "before the answer began"),
     "work, then close": (lambda link, _: later(0.05, link.transport.close), "STREAM_ENDED_EARLY", "before the answer began"),
     "work, then reset": (lambda link, _: later(0.05, link.transport.abort), "STREAM_ENDED_EARLY", "before the answer began"),
-    "stall": (lambda *_: None, "TIMEOUT", "given up after "),
-    "stall mid-reply": (lambda link, _: link.write(http_reply(200, bytes(50))[:-9]), "TIMEOUT", "bytes of the answer came"),
+    "stall": (lambda *_: None, "TIMEOUT", "given up before the answer began"),
+    "stall mid-reply": (lambda link, _: link.write(http_reply(200, bytes(50))[:-9]), "TIMEOUT", "given up within the answer"),
     "garbage": (lambda link, _: link.write(b"\x16\x03\x01\x02\0\xff what is this"), "PROTOCOL", "not an HTTP/1 reply"),
-    "Content-Length too long": (lambda link, _: half(link, b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nabc"), "STREAM_ENDED_EARLY", "bytes of the answer"),
+    "Content-Length too long": (lambda link, _: half(link, b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nabc"), "STREAM_ENDED_EARLY", "within the answer"),
     "broken chunks": (lambda link, _: link.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), "PROTOCOL", "chunked"),
     "503 flood": (lambda link, _: link.write(http_reply(503, b'{"error":"exceeds maximum queue size"}')), "REJECTED", "exceeds maximum queue size"),
 }  # fmt: skip
@@ -157,8 +157,8 @@ GRPC = {
     "connection reset mid-reply": (lambda link, sid: reset(link, head(sid)), "STREAM_ENDED_EARLY", "before the answer did"),
     "half-close": (lambda link, sid: half(link, head(sid)), "STREAM_ENDED_EARLY", "before the answer did"),
     "work, then close": (lambda link, _: later(0.05, link.transport.close), "STREAM_ENDED_EARLY", "before the answer did"),
-    "stall": (lambda *_: None, "TIMEOUT", "given up after "),
-    "stall mid-reply": (lambda link, sid: link.write(head(sid), frame(0, 0, sid, b"\0")), "TIMEOUT", "1 bytes of the answer came"),
+    "stall": (lambda *_: None, "TIMEOUT", "given up before the answer began"),
+    "stall mid-reply": (lambda link, sid: link.write(head(sid), frame(0, 0, sid, b"\0")), "TIMEOUT", "given up within the answer"),
     "garbage": (lambda link, _: link.write(b"\xff" * 60), "PROTOCOL", "bytes"),
     "garbage header block": (lambda link, sid: link.write(frame(1, 4, sid, b"\xff\xff\xff\xff\xff\xff")), "PROTOCOL", "header block"),
     "RESOURCE_EXHAUSTED flood": (lambda link, sid: link.write(refused(sid, 8, b"too many")), "REJECTED", "too many"),
@@ -171,7 +171,7 @@ SHARED = {"connection reset mid-reply", "half-close", "work, then close", "garba
 MANY = {
     "http": {
         "garbage in the head": (lambda link, _: link.write(b"HTTP/1.1 200 OK\r\nA b c\r\n\r\n"), "PROTOCOL", "malformed header"),
-        "Content-Length too long, kept open": (lambda link, _: link.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nabc"), "TIMEOUT", "bytes of the answer came"),
+        "Content-Length too long, kept open": (lambda link, _: link.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\nabc"), "TIMEOUT", "given up within the answer"),
         "Content-Length no number": (lambda link, _: link.write(b"HTTP/1.1 200 OK\r\nContent-Length: ten\r\n\r\nabc"), "PROTOCOL", "Content-Length"),
         "429 flood": (lambda link, _: link.write(http_reply(429)), "REJECTED", "HTTP 429"),
         "500": (lambda link, _: link.write(http_reply(500, b"boom")), "HTTP_5XX", "boom"),

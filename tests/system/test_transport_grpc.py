@@ -624,7 +624,7 @@ def test_cancel_in_flight_waiting_and_unknown(run):
             transport.cancel(9, Outcome.TIMEOUT)
             given_up, never = await told.wait(2)
             assert (given_up.outcome, given_up.first_ns) == (Outcome.TIMEOUT, 0)
-            assert given_up.detail.endswith(": no byte of the answer came")
+            assert given_up.detail == "given up before the answer began"
             assert (never.outcome, never.sent_ns) == (Outcome.CANCELLED, 0)
             await until(lambda: (3, 0, 1, u32(8)) in told.servers[0].frames)
             told.send(transport, 3, prepared)

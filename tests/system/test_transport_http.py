@@ -293,7 +293,7 @@ EARLY = {
     "head cut": (
         b"HTTP/1.1 200 OK\r\nConte",
         "STREAM_ENDED_EARLY",
-        "the connection ended after 22 bytes of the answer",
+        "the connection ended within the answer",
     ),
     "body cut": (reply(200, b"abcdef")[:-3], "STREAM_ENDED_EARLY", None),
     "chunks cut": (
@@ -485,8 +485,7 @@ def test_cancel_in_flight_waiting_and_unknown(run):
             given_up, never = await told.wait(2)
             assert (given_up.outcome, given_up.first_ns) == (Outcome.TIMEOUT, 0)
             assert given_up.sent_ns < given_up.done_ns
-            assert given_up.detail.startswith("given up after ")
-            assert given_up.detail.endswith(": no byte of the answer came")
+            assert given_up.detail == "given up before the answer began"
             assert (never.outcome, never.sent_ns) == (Outcome.CANCELLED, 0)
             assert (transport.in_flight, transport.waiting) == (0, 0)
             await until(held[0].transport.is_closing)

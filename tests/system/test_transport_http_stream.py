@@ -197,7 +197,7 @@ def test_an_end_without_done(run):
     """Field case 36: with a finish_reason it is one, without it the answer is not whole."""
     ended = body(said("Good"), said(" day"), STOP, usage(3, 2))
     cut = body(said("Good"), said(" day"))
-    words = "the stream ended after 2 chunks with neither [DONE] nor a finish_reason"
+    words = "the stream ended with neither [DONE] nor a finish_reason"
     for pieces, close in (
         (whole(ended), False),
         (HEAD + b"\r\n" + ended, True),
@@ -210,7 +210,7 @@ def test_an_end_without_done(run):
         assert seen((reply, came)) == ("STREAM_ENDED_EARLY", words, "Good day", 2, 2)
     ((reply, came),), _ = talk(run, later(CHUNKED + framed(cut), close=True))
     assert reply.outcome is Outcome.STREAM_ENDED_EARLY
-    assert reply.detail == f"the connection ended after {reply.bytes_in} bytes of the answer: {words}"
+    assert reply.detail == f"the connection ended within the answer: {words}"
     assert len(came.chunk_ns) == 2
 
 

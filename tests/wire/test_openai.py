@@ -99,11 +99,11 @@ ANSWERS = {
     "finish by error": (body(said("x"), chunk(delta(finish="error"))),
                         ("HTTP_5XX", "the server ended the answer with finish_reason error", "x", 1, -1, 1, "chunks", "error")),
     "cut": (body(ROLE, said("x")), ("STREAM_ENDED_EARLY",
-            "the stream ended after 1 chunks with neither [DONE] nor a finish_reason", "x", 1, -1, 1, "chunks", "")),
+            "the stream ended with neither [DONE] nor a finish_reason", "x", 1, -1, 1, "chunks", "")),
     "cut within the event that has the finish": (body(ROLE, said("x")) + body(STOP)[:-20], ("STREAM_ENDED_EARLY",
-            "the stream ended after 1 chunks with neither [DONE] nor a finish_reason", "x", 1, -1, 1, "chunks", "")),
+            "the stream ended with neither [DONE] nor a finish_reason", "x", 1, -1, 1, "chunks", "")),
     "one of two choices unended": (body(said("x"), chunk(delta(1, content="y")), STOP), ("STREAM_ENDED_EARLY",
-            "the stream ended after 2 chunks with neither [DONE] nor a finish_reason", "x", 2, -1, 2, "chunks", "stop")),
+            "the stream ended with neither [DONE] nor a finish_reason", "x", 2, -1, 2, "chunks", "stop")),
     "no token": (body(ROLE, STOP, usage(3, 0), DONE),
                  ("PROTOCOL", "an answer without a single token (finish_reason stop)", "", 0, 3, 0, "usage", "stop")),
     "only DONE": (body(DONE), ("PROTOCOL", "an answer without a single token", "", 0, -1, -1, "", "")),
@@ -270,7 +270,7 @@ WHOLE = {
     "tool call": ({"choices": [{"message": {"content": None, "tool_calls": [{}]}}]}, ("OK", None, [], 0, -1, -1, "", "", "")),
     "nothing": ({"choices": [{"message": {"content": ""}}], "usage": {"completion_tokens": 0}},
                 ("PROTOCOL", "an answer without a single token", [], 0, -1, 0, "", "", "")),
-    "error": ({"error": {"message": "died", "code": 503}}, ("REJECTED", "error 503 in the answer: died", [], 0, -1, -1, "", "", "")),
+    "error": ({"error": {"message": "died", "code": 503}}, ("HTTP_5XX", "error 503 in the answer: died", [], 0, -1, -1, "", "", "")),
     "a list": ([1], ("PROTOCOL", "no JSON answer: [1]", [], 0, -1, -1, "", "", "")),
 }  # fmt: skip
 
@@ -302,7 +302,7 @@ def test_a_whole_answer_that_broke_off_or_is_empty():
     reader.feed(b"{", 1)
     assert reader.end(complete=False) == (
         Outcome.STREAM_ENDED_EARLY,
-        "the answer ended after 1 bytes of its body",
+        "the answer ended within its body",
     )
     assert OpenAiWhole().end(complete=True) == (Outcome.PROTOCOL, "the answer was empty")
 
