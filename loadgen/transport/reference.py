@@ -4,7 +4,8 @@ gRPC goes through the official library (grpc.aio with tritonclient's messages); 
 tritonclient's HTTP half needs gevent.  One task a request, so it costs ten times the wire's CPU and more: it
 is for answers and outcomes, not for load.  It must not use `wire` framing for what is sent or read.
 
-What the libraries do not tell: gRPC's first byte (`first_ns` is `done_ns`), the exact size of heads, calls that
+What the libraries do not tell: gRPC's first byte (`first_ns` is `done_ns`, and an answer that broke off is a lost
+connection), the exact size of heads, calls that
 gRPC holds back while a connection has no stream left (they count as sent).
 """
 
@@ -157,7 +158,7 @@ class ReferenceTransport:
         if flight is None:
             return
         now = self._now()
-        words = "given up before the answer was whole"
+        words = "given up within the answer" if flight.first_ns else "given up before the answer began"
         if not flight.sent_ns:
             words = "given up before any connection was free"
         if flight.task is not None:

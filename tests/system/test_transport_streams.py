@@ -78,7 +78,7 @@ CASES = {
     "failure in the trailers": (
         [ANSWER], refusal(3, b"no such"), Outcome.GRPC_STATUS, 1, "no such (after answers)",
     ),
-    "busy": ([], refusal(14, b"full"), Outcome.REJECTED, 0, "full (before any answer)"),
+    "busy": ([], refusal(14, b"away"), Outcome.GRPC_STATUS, 0, "away (before any answer)"),
     "what makes no sense": (
         [ANSWER, b"\x0a"], GRPC_TRAILERS, Outcome.PROTOCOL, 1, "a broken protobuf varint (after answers)",
     ),
