@@ -6,6 +6,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -295,6 +296,64 @@ def test_odd_ends_of_a_call(run, name):
             assert words in only.detail
             assert transport.resent == (5 if name == "refused" else 0)
             assert transport.in_flight == 0
+
+    run(job())
+
+
+def test_a_refused_stream_is_opened_again_after_pauses(run):
+    """Each pause is twice as long as the one before: 10, 20, 40, 80 and 160 ms."""
+
+    async def job():
+        came = []
+
+        def handle(link, sid):
+            came.append(MONOTONIC.now_ns())
+            link.write(frame(3, 0, sid, u32(7)))
+
+        async with talking(handle) as (transport, told):
+            told.send(transport, 0, transport.prepare(REQUEST))
+            (only,) = await told.wait(1)
+            assert only.outcome is Outcome.REFUSED_STREAM
+            assert len(came) == 6
+            pauses = [(b - a) / 1e6 for a, b in pairwise(came)]
+            assert all(pause > 0.9 * 10 * 2**k for k, pause in enumerate(pauses)), pauses
+            assert only.sent_ns <= came[0]
+
+    run(job())
+
+
+def test_a_stream_that_was_refused_twice_and_then_taken_is_a_success(run):
+    async def job():
+        def handle(link, sid):
+            link.answer(sid) if sid > 4 else link.write(frame(3, 0, sid, u32(7)))
+
+        async with talking(handle) as (transport, told):
+            told.send(transport, 0, transport.prepare(REQUEST))
+            (only,) = await told.wait(1)
+            assert (only.outcome, transport.resent) == (Outcome.OK, 2)
+            assert only.done_ns - only.sent_ns > 25_000_000, "latency counts from the first sending"
+
+    run(job())
+
+
+def test_a_call_is_given_up_while_it_pauses(run):
+    async def job():
+        async with talking(lambda link, sid: link.write(frame(3, 0, sid, u32(7)))) as (transport, told):
+            told.send(transport, 0, transport.prepare(REQUEST))
+            await until(lambda: transport.resent == 3)
+            await until(lambda: transport.waiting == 1 and not transport.in_flight)
+            transport.cancel(0, Outcome.TIMEOUT)
+            (only,) = await told.wait(1)
+            assert (only.outcome, only.detail) == (
+                Outcome.TIMEOUT,
+                "given up while the server refused the stream",
+            )
+            assert only.sent_ns > 0
+            assert (transport.waiting, transport.in_flight) == (0, 0)
+            told.send(transport, 1, transport.prepare(REQUEST))
+            await until(lambda: transport.waiting == 1 and not transport.in_flight)
+            await transport.close()
+            assert told.outcomes == {"TIMEOUT": 1, "CANCELLED": 1}
 
     run(job())
 
