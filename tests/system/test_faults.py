@@ -66,7 +66,7 @@ class Ran:
 def run(tmp_path):
     """Runs the profile against a server; checks what holds of every run, whatever the server does."""
 
-    def go(server, *options, profile=PROFILE, limit_s=10):
+    def go(server, *options, profile=PROFILE, limit_s=10, codes=(0, 3)):
         path, out = tmp_path / "p.yaml", tmp_path / "run"
         path.write_text(profile)
         hung = threading.Timer(limit_s, os.kill, (os.getpid(), signal.SIGINT))
@@ -77,7 +77,7 @@ def run(tmp_path):
         finally:
             hung.cancel()
         assert time.monotonic() - began < limit_s
-        assert answer.code in (0, 3), answer.err
+        assert answer.code in codes, answer.err
         ran = Ran(answer, out)
         check(ran)
         return ran
@@ -407,3 +407,42 @@ def test_a_host_of_ones_own_reaches_every_request(run, protocol):
     assert set(server.hosts) == {"model.example.org"}
     assert len(server.hosts) > 165
     assert json.dumps(ran.summary).count("model.example.org") == 0
+
+
+FULL = "k: {model: m, timeout: 800ms, full: {status: [%d], words: [Try Again]}}"
+SAID = {
+    "http": (503, lambda link, words: link.write(http_reply(503, words))),
+    "grpc": (13, lambda link, words, sid: link.write(refused(sid, 13, words))),
+}
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+@pytest.mark.parametrize(("words", "full"), [(b"please try again", True), (b"it broke", False)])
+def test_a_profile_says_which_failures_mean_a_full_queue(run, protocol, words, full):
+    status, answer = SAID[protocol]
+    failure = "HTTP_5XX" if protocol == "http" else "GRPC_STATUS"
+
+    def fault(link, sid):
+        return answer(link, words) if protocol == "http" else answer(link, words, sid)
+
+    with Scripted(protocol, some(fault), until_asked=True) as server:
+        ran = run(server, profile=PROFILE.replace("k: {model: m, timeout: 800ms}", FULL % status))
+    assert ran.outcomes("load") == {"OK": 100, "REJECTED" if full else failure: 20}
+    counts = ran.summary["total"]["counts"]
+    assert (counts["failed"], counts["rejected"]) == ((0, 20) if full else (20, 0))
+
+
+@pytest.mark.parametrize(("words", "outcome"), [("", "failed"), ("Exceeds maximum queue size", "rejected")])
+def test_a_failure_rate_counts_an_outage_and_not_a_full_queue(run, words, outcome):
+    """20 of 120 are answered with UNAVAILABLE: an objective on failures is missed only by an outage."""
+    objective = 'objectives: ["failure rate < 1%"]\n'
+    fault = some(lambda link, sid: link.write(refused(sid, 14, words.encode())))
+    with Scripted("grpc", fault, until_asked=True) as server:
+        ran = run(server, profile=PROFILE + objective, codes=(1, 3))
+    assert ran.summary["total"]["counts"][outcome] == 20
+    (objective_row,) = ran.summary["slo"]
+    assert objective_row["observed"] == (20 / 160 if outcome == "failed" else 0)
+    assert (objective_row["verdict"] == "fail") == (outcome == "failed")
+    hints = {doubt["code"]: doubt["hint"] for doubt in ran.summary["doubts"]}
+    assert ("ask for less" in hints.get("rejected", "")) == (outcome == "rejected")
+    assert ("outage" in hints.get("failures", "")) == (outcome == "failed")
