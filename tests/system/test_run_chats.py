@@ -294,7 +294,7 @@ def test_requests_given_up_as_the_profile_asks_are_load_and_no_failures(run, wor
 @pytest.mark.parametrize(
     ("fields", "outcome", "words"),
     [({"error_after": 2}, "http_5xx", "error 500 inside the stream: out of memory"),
-     ({"cut_after": 2}, "stream_ended_early", "the stream ended after 2 chunks"),
+     ({"cut_after": 2}, "stream_ended_early", "the stream ended with neither"),
      ({"done": False, "finish": ""}, "stream_ended_early", "neither [DONE] nor a finish_reason"),
      ({"hang_after": 2}, "timeout", "")],
     ids=["an error inside a 200", "cut", "no end", "silent"],

@@ -1,9 +1,11 @@
 """The gRPC transport against a real gRPC server and scripted ones."""
 
 import asyncio
+import socket
 import ssl
 import sys
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, contextmanager
 from itertools import pairwise
@@ -543,6 +545,58 @@ def test_a_server_that_works_and_then_hangs_up_has_failed(run):
             assert (transport.resent, transport.reconnects) == (0, 3)
 
     run(job())
+
+
+class Kept:
+    """A server of one connection at a time, by hand: it does what it is told at once, not when a loop comes to it."""
+
+    def __init__(self):
+        self.door = socket.create_server(("127.0.0.1", 0))
+        self.door.settimeout(5)
+        self.port = self.door.getsockname()[1]
+
+    def accept(self):
+        self.link = self.door.accept()[0]
+        self.link.settimeout(5)
+        self.link.sendall(frame(4, 0, 0))
+
+    def answer(self):
+        """Reads until a call of a connection is whole, and answers it as the first."""
+        held = b""
+        while REQUEST.body not in held:
+            held += self.link.recv(65536)
+        self.link.sendall(
+            frame(1, 4, 1, GRPC_HEAD) + frame(0, 0, 1, grpc_message(b"x")) + frame(1, 5, 1, trailers(0))
+        )
+
+
+def test_a_call_on_a_connection_that_had_been_closed_before_is_sent_again(run):
+    """The close, without a GOAWAY, lies in our kernel and nobody has looked yet: no byte of the call was read."""
+    server = Kept()
+
+    async def job():
+        loop = asyncio.get_running_loop()
+        transport = GrpcTransport(parse_target(f"grpc://127.0.0.1:{server.port}"), MONOTONIC)
+        accepted = loop.run_in_executor(None, server.accept)
+        await transport.open(told := Told(), 1)
+        await accepted
+        prepared = transport.prepare(REQUEST)
+        for token in range(3):
+            told.send(transport, token, prepared)
+            if token:
+                await loop.run_in_executor(None, server.accept)
+            await loop.run_in_executor(None, server.answer)
+            await told.wait(token + 1)
+            await loop.run_in_executor(None, time.sleep, 0.01)  # our answers to its frames have come
+            server.link.close()
+        assert told.outcomes == {"OK": 3}
+        assert (transport.resent, transport.connections_opened) == (2, 3)
+        await transport.close()
+
+    try:
+        run(job())
+    finally:
+        server.door.close()
 
 
 def test_calls_without_room_on_a_connection_are_counted(run):
