@@ -20,18 +20,36 @@ class Outcome(IntEnum):
     OK = 0
     CONNECT = 1  # no connection could be made
     TIMEOUT = 2  # no complete answer within the kind's timeout, counted from sent
-    REJECTED = 3  # the server said "not now": HTTP 429 and 503, gRPC UNAVAILABLE and RESOURCE_EXHAUSTED
+    REJECTED = 3  # the server said that its queue is full (wire.statuses); an outage is no rejection
     HTTP_4XX = 4
     HTTP_5XX = 5
     GRPC_STATUS = 6  # any other grpc-status; the number is in `status`
     PROTOCOL = 7  # bytes that break the protocol
-    STREAM_ENDED_EARLY = 8  # the connection or stream ended before the answer did
-    CANCELLED = 9  # given up by us: an interrupt, or a cancellation that the profile asked for (CANCEL_WORDS)
+    STREAM_ENDED_EARLY = 8  # the answer began, and its connection or stream ended before it did
+    CANCELLED = 9  # given up by us because the run was interrupted
     DROPPED = 10  # never sent: the cap was full and the profile says drop
     CLIENT = 11  # our own fault
+    PLANNED_CANCEL = 12  # given up by us because the profile asks for it: load, not a failure
+    CONNECTION = 13  # the connection or stream was lost before any of the answer came
+    REFUSED_STREAM = 14  # HTTP/2 REFUSED_STREAM, also after several tries
 
 
-CANCEL_WORDS = "cancelled as the profile asks"  # the detail of such a request: load, not a failure
+@dataclass(frozen=True, slots=True)
+class QueueFull:
+    """How a server says that its queue is full: one of `statuses` (HTTP 100 to 599, gRPC 1 to 16; empty: any)
+    with one of `words` (in lower case; empty: any) in its text.
+    """
+
+    statuses: frozenset[int] = frozenset()
+    words: tuple[str, ...] = ()
+
+    def matches(self, status: int, text: str) -> bool:
+        """Whether a failure says that; `text` in lower case.  Status 0: it came without one, the words decide."""
+        if not status:
+            return any(word in text for word in self.words)
+        return (not self.statuses or status in self.statuses) and (
+            not self.words or any(word in text for word in self.words)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +192,7 @@ class Request:
     `check` reads (header fields, body) of a whole answer with a good status: a template of answers alike, or the
     words of what is wrong with it.  None: nothing but the status is judged.
     `slot` (start, stop) in the body are bytes that each sending may replace by as many others.
+    `full`: how this server, besides the known ones, says that its queue is full.
     """
 
     path: str
@@ -184,6 +203,7 @@ class Request:
     judge: Callable[[int, Mapping[str, str], bytes], str | None] | None = None
     check: Callable[[Mapping[str, str], bytes], AnswerTemplate | str] | None = None
     slot: tuple[int, int] | None = None
+    full: QueueFull | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,6 @@ _MOST_WAITING = (
     256  # blocks that the writer is behind (190 MB): beyond it the loop waits, and its lag shows it
 )
 _MOST_STREAMS = 1024  # rows of streams.arrow in one batch
-_MOST_DETAILS = 1000
 OUTCOMES = [outcome.name.lower() for outcome in Outcome]
 
 
@@ -159,8 +158,7 @@ class RecordWriter:
         self.error: LoadgenError | None = None
         self.rows = 0  # on disk
         self._observe = observe
-        self._details: list[str] = []
-        self._detail_index: dict[str, int] = {}
+        self._details: dict[str, int] = {}  # texts of the rows in `_block`: a block has its own
         self._pack = _ROW.pack_into
         self._names = {
             "phase": pa.array(phases, pa.string()),
@@ -197,7 +195,7 @@ class RecordWriter:
     ) -> None:
         """See seams.RecordSink."""
         self._pack(self._block, self._at, seq, phase, kind, due_ns, sent_ns, first_ns, done_ns, length, items,
-                   bytes_out, bytes_in, outcome, status, -1 if detail is None else self._index(detail))  # fmt: skip
+                   bytes_out, bytes_in, outcome, status, -1 if detail is None else self._details.setdefault(detail, len(self._details)))  # fmt: skip
         self._at += _ROW.size
         if self._at == len(self._block):
             self.flush()
@@ -222,26 +220,16 @@ class RecordWriter:
         behind.append(self._thread.submit(call, what))
         behind[-1].add_done_callback(self._note)
 
-    def _index(self, detail: str) -> int:
-        index = self._detail_index.get(detail)
-        if index is None:
-            if len(self._details) >= _MOST_DETAILS:
-                detail = "(one of more than 1000 different texts)"
-                if detail in self._detail_index:
-                    return self._detail_index[detail]
-            index = self._detail_index[detail] = len(self._details)
-            self._details.append(detail)
-        return index
-
     def flush(self) -> None:
         """Hands the rows so far to the writer thread; returns at once.  After an error rows are let go."""
         if self.error is not None:
-            self._at = 0
+            self._at, self._details = 0, {}
         elif self._at:
             block, used = self._block, self._at
             self._block, self._at = bytearray(_BLOCK_ROWS * _ROW.size), 0
+            details, self._details = [*self._details], {}
             rows = np.frombuffer(block, ROW_DTYPE, used // _ROW.size)
-            self._submit(self._write, rows)
+            self._submit(self._write, (rows, details))
         self._flush_streams()
 
     def beat(self, line: dict[str, Any]) -> None:
@@ -272,8 +260,11 @@ class RecordWriter:
         elif why is not None:
             self.error = self.error or NotMeasuredError(f"cannot write {self.path}: {why}")
 
-    def _write(self, rows: np.ndarray[Any, Any]) -> None:
+    def _write(self, block: tuple[np.ndarray[Any, Any], list[str]]) -> None:
+        """Rows, and the texts that their `detail` indexes."""
         import pyarrow as pa
+
+        rows, details = block
 
         def column(name: str) -> pa.Array:
             values = np.ascontiguousarray(rows[name])
@@ -281,7 +272,7 @@ class RecordWriter:
                 indices = values.astype(np.int16 if name != "outcome" else np.int8)
                 return pa.DictionaryArray.from_arrays(pa.array(indices), self._names[name])
             if name == "detail":
-                return pa.array([None if i < 0 else self._details[i] for i in values.tolist()], pa.string())
+                return pa.array([None if i < 0 else details[i] for i in values.tolist()], pa.string())
             return pa.array(values, mask=values < 0) if name in _NULLABLE else pa.array(values)
 
         self._stream.write_batch(pa.record_batch([column(n) for n, _ in _FIELDS], schema=schema()))

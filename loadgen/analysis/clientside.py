@@ -204,7 +204,7 @@ def _resent(measured: list[tuple[dict[str, Any], Frame]]) -> list[Doubt]:
         return []
     text = (
         f"{resent} of {sent} requests ({resent / sent:.1%}) were sent a second time: the server had closed their "
-        "connection before it answered"
+        "connection, or refused them, before it read them"
         if sent
         else f"{resent} requests were sent a second time"
     )

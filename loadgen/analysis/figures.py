@@ -21,23 +21,23 @@ _CHUNK = 2**20
 def counts(frame: Frame) -> dict[str, int]:
     """How many were tried, sent, ok, failed, rejected, timeout, dropped (see frame for the words).
 
-    "cancelled" (by an interrupt) and "cancelled_as_asked" (by the profile) too when there were any: given up by
+    "cancelled" (by an interrupt) and "planned_cancels" (by the profile) too when there were any: given up by
     us, sent or not.  ok + failed + rejected + timeout + dropped + both of these are all requests.
     """
     ended = np.bincount(frame.outcome, minlength=len(Outcome)).tolist()
     ok, rejected, timeout = ended[Outcome.OK], ended[Outcome.REJECTED], ended[Outcome.TIMEOUT]
-    dropped, cancelled = ended[Outcome.DROPPED], ended[Outcome.CANCELLED]
-    asked = int(np.count_nonzero(frame.as_asked)) if cancelled else 0
+    dropped = ended[Outcome.DROPPED]
+    by_us = {"cancelled": ended[Outcome.CANCELLED], "planned_cancels": ended[Outcome.PLANNED_CANCEL]}
+    given_up = sum(by_us.values())
     found = {
-        "tried": int(np.count_nonzero(frame.tried)) if cancelled else len(frame) - dropped,
+        "tried": int(np.count_nonzero(frame.tried)) if given_up else len(frame) - dropped,
         "sent": int(np.count_nonzero(frame.sent)),
         "ok": ok,
-        "failed": len(frame) - ok - rejected - timeout - dropped - cancelled,
+        "failed": len(frame) - ok - rejected - timeout - dropped - given_up,
         "rejected": rejected,
         "timeout": timeout,
         "dropped": dropped,
     }
-    by_us = {"cancelled": cancelled - asked, "cancelled_as_asked": asked}
     return found | {key: n for key, n in by_us.items() if n}
 
 

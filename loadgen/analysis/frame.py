@@ -7,7 +7,7 @@ The rules that decide which request counts where stand here, once:
   could be made, or that waited at the cap for its whole timeout, was tried and not sent.
   tried = ok + failed + rejected + timeout + cancelled after being sent.
 * `cancelled`: given up by us because the run was interrupted.
-* `as_asked`: given up by us because the profile asks for it: a part of the load, no failure, and in no percentile.
+* `planned_cancel`: given up by us because the profile asks for it: load, no failure, and in no percentile.
 * `judged`: all but these two, of which nobody knows how they would have ended.
 * A request belongs to the phase in which it was due, however late it ended.
 
@@ -22,11 +22,12 @@ import numpy as np
 import numpy.typing as npt
 
 from loadgen.analysis.columns import Columns, Ints, Small, columns_of
-from loadgen.records import CANCEL_WORDS, Outcome
+from loadgen.records import Outcome
 from loadgen.runread import Run
 
 Bools = npt.NDArray[np.bool_]
-NOT_FAILED = (Outcome.OK, Outcome.REJECTED, Outcome.TIMEOUT, Outcome.DROPPED, Outcome.CANCELLED)
+BY_US = (Outcome.CANCELLED, Outcome.PLANNED_CANCEL)
+NOT_FAILED = (Outcome.OK, Outcome.REJECTED, Outcome.TIMEOUT, Outcome.DROPPED, *BY_US)
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,15 +135,12 @@ class Frame:
         return self._ended(Outcome.DROPPED)
 
     @property
-    def as_asked(self) -> Bools:
-        codes = [place for place, text in enumerate(self.texts) if text.startswith(CANCEL_WORDS)]
-        if not codes:
-            return np.zeros(len(self), np.bool_)
-        return self._ended(Outcome.CANCELLED) & np.isin(self.detail, codes)
+    def planned_cancel(self) -> Bools:
+        return self._ended(Outcome.PLANNED_CANCEL)
 
     @property
     def cancelled(self) -> Bools:
-        return self._ended(Outcome.CANCELLED) & ~self.as_asked
+        return self._ended(Outcome.CANCELLED)
 
     @property
     def failed(self) -> Bools:
@@ -151,11 +149,11 @@ class Frame:
 
     @property
     def tried(self) -> Bools:
-        return ~self.dropped & (~self._ended(Outcome.CANCELLED) | self.sent)
+        return ~self.dropped & (self.judged | self.sent)
 
     @property
     def judged(self) -> Bools:
-        return ~self._ended(Outcome.CANCELLED)
+        return ~(self.cancelled | self.planned_cancel)
 
     def stream(self, name: str) -> npt.NDArray[Any]:
         """A column of what came in pieces (analysis.streams); only of a run that has streams."""

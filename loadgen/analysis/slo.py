@@ -234,7 +234,7 @@ def _streams(objective: Objective, seen: Measured) -> tuple[int, int, int]:
     """The same of the times of streams.  A success without any token has no first one that could be late; when the
     first one came is not known where tokens were told and none was seen.
     """
-    frame = seen.frame.where(np.isin(seen.frame.kind, seen.stream_kinds) & ~seen.frame.as_asked)
+    frame = seen.frame.where(np.isin(seen.frame.kind, seen.stream_kinds) & ~seen.frame.planned_cancel)
     late = int(np.count_nonzero(~frame.ok & frame.judged))
     given_up, old = int(np.count_nonzero(frame.cancelled)), 0
     if objective.metric.startswith("ttft"):

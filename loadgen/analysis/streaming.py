@@ -79,7 +79,7 @@ def _core(frame: Frame) -> dict[str, Any]:
         "unseen_tokens": _positive(ok.stream("unseen")),
         "output_lengths": _output_lengths(ok),
         "cached_tokens": _cached(ok),
-        "cancelled_as_asked": int(np.count_nonzero(frame.as_asked)),
+        "planned_cancels": int(np.count_nonzero(frame.planned_cancel)),
     }  # fmt: skip
 
 

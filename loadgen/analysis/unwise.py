@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from loadgen.traffic.objective import Objective
     from loadgen.traffic.profile import Kind, TrafficProfile
 
+_OF_AN_OUTAGE = frozenset((500, 502, 503, 504, 13, 14))  # HTTP, and INTERNAL and UNAVAILABLE of gRPC
 _BEYOND = 10  # requests past a percentile, below which it is a matter of luck
 _OF_PIECES = ("lag", "tpot", "chunk gap")  # times that a timeout does not bound
 
@@ -46,6 +47,7 @@ def unwise(profile: TrafficProfile, plan: Plan, stories: Sequence[PhaseStory]) -
         _burst_over_cap,
         _rows_left_out,
         _output_of_tensors,
+        _outage_called_full,
     )
     return [note for rule in rules for note in rule(asked)]
 
@@ -140,3 +142,14 @@ def _output_of_tensors(asked: _Asked) -> Iterator[str]:
     for kind in asked.profile.kinds.values():
         if kind.is_kserve and kind.output is not None:
             yield f"kind {kind.name!r}: tensors have no tokens out, so output is not used; take it out"
+
+
+def _outage_called_full(asked: _Asked) -> Iterator[str]:
+    for kind in asked.profile.kinds.values():
+        if kind.full is None or kind.full.words:
+            continue
+        for status in sorted(_OF_AN_OUTAGE.intersection(kind.full.status)):
+            yield (
+                f"kind {kind.name!r}: full calls every status {status} a full queue, and a server or proxy that is down "
+                "answers with it too; add the words that the full queue has"
+            )

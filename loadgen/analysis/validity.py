@@ -20,6 +20,8 @@ MOST_LOST = 0.01  # a larger share of requests without an answer bends every per
 FEW, FEW_P999 = 100, 1000
 MOST_HITS = 0.01
 UNBATCHED = 1.05
+OUTAGES = ("connect", "connection", "refused_stream")
+OUTAGE_STATUSES = {("http_5xx", "502"), ("http_5xx", "503"), ("http_5xx", "504"), ("grpc_status", "14")}
 RELAY_LATE_NS, RELAY_LATE = 2_000_000, 0.05  # of the delay
 
 
@@ -177,7 +179,7 @@ def _nothing(seen: Evidence) -> list[Doubt]:
     counts = seen.total["counts"]
     if counts["ok"]:
         return []
-    asked = answered(counts) + counts["dropped"] + counts.get("cancelled_as_asked", 0)
+    asked = answered(counts) + counts["dropped"] + counts.get("planned_cancels", 0)
     if asked == 0:
         hint = "give a measured phase a rate and a duration, or let the run go on until one begins"
         return [Doubt("nothing_measured", "no request was sent in a measured phase", hint, True)]
@@ -190,9 +192,9 @@ def _lost(seen: Evidence) -> list[Doubt]:
     n = answered(counts)
     bad = counts["failed"] + counts["timeout"]
     kinds = (
-        ("failures", bad, n, "failed or timed out", "percentiles are of the successes only; see the errors"),
-        ("rejected", counts["rejected"], n, "were rejected by the server",
-         "the server is full: ask for less, or give it more queue or instances"),
+        ("failures", bad, n, "failed or timed out", _of_failures(seen.total["errors"], bad)),
+        ("rejected", counts["rejected"], n, "were rejected: the server's queue was full",
+         "ask for less, or give the server a longer queue or more instances"),
         ("dropped", counts["dropped"], n + counts["dropped"],
          "were never sent: the cap on requests in flight was reached",
          "raise cap.in_flight, or say when_full: wait, to see what they would have waited"),
@@ -202,6 +204,22 @@ def _lost(seen: Evidence) -> list[Doubt]:
         for code, amount, n, what, hint in kinds
         if amount
     ]
+
+
+def _of_failures(errors: dict[str, Any], bad: int) -> str:
+    """What to do about failures: where most of them are an outage, that is what to look at."""
+    away = sum(
+        n
+        for outcome, told in errors.items()
+        for status, n in told["status"].items()
+        if outcome in OUTAGES or (outcome, status) in OUTAGE_STATUSES
+    )
+    if 2 * away <= bad:
+        return "percentiles are of the successes only; see the errors"
+    return (
+        "an outage: the server, or a proxy before it, was away or would not answer; see its log and its health.  If its "
+        "words mean a full queue, say so with full: in the profile"
+    )
 
 
 def _few(seen: Evidence) -> list[Doubt]:

@@ -5,7 +5,7 @@ counts as good enough is one table, by precision.  It must not know how a rung c
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -89,6 +89,7 @@ class Step:
     neighbours: float | None = None
     top1: float | None = None
     top_k: float | None = None
+    missed: bool = False  # a figure was beyond its limit
 
     def fault(self, limits: Limits, peak: float = 0.0, rms: float = 0.0) -> str | None:
         """The first figure beyond its limit, in words.  What is not a number is beyond every limit.
@@ -187,12 +188,12 @@ def climb(  # noqa: PLR0913 - each by name
             steps.append(compare(name, "padded", lengths_now[0], encoder, want, got, lengths_now))
     limits = LIMITS[precision]
     peak, rms = (max((getattr(step, key) for step in steps), default=0.0) for key in ("peak", "rms"))
-    faults = tuple(
-        f"{step.rung}, {step.how}, length {step.length}: {told}"
-        for step in steps
-        if (told := step.fault(limits, peak, rms)) is not None
-    )
-    return Climb(precision, tuple(steps), faults)
+    beyond = [(step, step.fault(limits, peak, rms)) for step in steps]
+    faults = [
+        f"{step.rung}, {step.how}, length {step.length}: {told}" for step, told in beyond if told is not None
+    ]
+    judged = tuple(replace(step, missed=told is not None) for step, told in beyond)
+    return Climb(precision, judged, tuple(faults))
 
 
 def require(climbed: Climb) -> None:

@@ -20,7 +20,7 @@ from loadgen.convert.parity import Feeds, Floats, ParityError, Run, as_numbers
 from loadgen.records import Tensor
 from loadgen.target import Target
 from loadgen.wire import kserve_http
-from loadgen.wire.kserve_stream import of_a_queue
+from loadgen.wire.statuses import UNAVAILABLE, says_full
 
 _TIMEOUT_S = 60
 _PATIENCE_S = 10  # without one answer from a model whose queue refuses
@@ -75,8 +75,8 @@ def _patient(once: Run) -> Run:
     return run
 
 
-def _refusal(target: Target, model: str, words: str) -> ParityError:
-    kind = _QueueError if of_a_queue(words) else ParityError
+def _refusal(target: Target, model: str, status: int, words: str) -> ParityError:
+    kind = _QueueError if says_full(status, words) else ParityError
     return kind(f"parity: {target.url} refuses {model}: {words}")
 
 
@@ -103,7 +103,9 @@ def _http(target: Target, model: str, version: str) -> Iterator[Run]:
         finally:
             link.close()
         if answer.status != http.client.OK:
-            raise _refusal(target, model, f"{answer.status} {body.decode(errors='replace')[:300]}")
+            raise _refusal(
+                target, model, answer.status, f"{answer.status} {body.decode(errors='replace')[:300]}"
+            )
         headers = {name.lower(): value for name, value in answer.getheaders()}
         (first, *_) = kserve_http.read_infer_response(headers, body)
         if first.datatype not in NUMPY:
@@ -129,7 +131,8 @@ def _grpc(target: Target, model: str, version: str) -> Iterator[Run]:
             try:
                 answer = client.infer(model, inputs, model_version=version, client_timeout=_TIMEOUT_S)
             except InferenceServerException as why:
-                raise _refusal(target, model, str(why.message())) from None
+                status = UNAVAILABLE if why.status() == "StatusCode.UNAVAILABLE" else 0
+                raise _refusal(target, model, status, str(why.message())) from None
             return as_numbers(answer.as_numpy(answer.get_response().outputs[0].name))
 
         yield run

@@ -17,7 +17,7 @@ from loadgen.engine.client import Load
 from loadgen.engine.dialogues import Dialogues
 from loadgen.engine.parts import NO_CAP, Cap, Care, Counts, PhaseResult, Shot
 from loadgen.engine.patience import Patience
-from loadgen.records import CANCEL_WORDS, Outcome
+from loadgen.records import Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,9 +77,9 @@ class Engine:
             self._inflight, self._waiting, timeouts_ns, transport.cancel, self._tired,
             self._finish_if_idle, self._now,
         )  # fmt: skip
-        self._as_asked = self._due_before = self._sent = self._failed = self._unsent = self._dropped = (
-            self._cap_waits
-        ) = 0
+        self._planned_cancels = self._due_before = self._sent = self._failed = self._unsent = (
+            self._dropped
+        ) = self._cap_waits = 0
         self._start_ns, self._next, self._issued = self.origin_ns, 0, 0
         self._stopped_ns: int | None = None
         self._phase_index, self._max_in_flight = -1, 0
@@ -149,7 +149,7 @@ class Engine:
     @property
     def counts(self) -> Counts:
         """The run so far.  Made when read: the hot path keeps as few counters as it can."""
-        ok = self._sent - len(self._inflight) - self._failed - self._as_asked
+        ok = self._sent - len(self._inflight) - self._failed - self._planned_cancels
         due = self._due_before + self._next + self._issued + self._dialogues.followed
         return Counts(due, self._sent, ok, self._failed + self._unsent,
                       self._dropped, self._cap_waits)  # fmt: skip
@@ -297,10 +297,8 @@ class Engine:
         prepared, kind, length, items, care = shot
         zero = self.origin_ns
         if outcome:
-            by_us = outcome is Outcome.CANCELLED and self._stopped_ns is None
-            if by_us and care is not None and care.cancel_ns:
-                detail = CANCEL_WORDS if detail is None else f"{CANCEL_WORDS}: {detail}"
-                self._as_asked += 1
+            if outcome is Outcome.PLANNED_CANCEL:
+                self._planned_cancels += 1
             else:
                 self._failed += 1
         self._append(token, self._phase_index, kind, due_ns - zero, sent_ns - zero if sent_ns else -1,

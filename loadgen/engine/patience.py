@@ -73,7 +73,7 @@ class Patience:
     def give_up(self, token: int, after_ns: int) -> None:
         """The client gives this request up so long from now."""
         call_later = asyncio.get_running_loop().call_later
-        self._giving_up[token] = call_later(after_ns / 1e9, self._cancel, token, Outcome.CANCELLED)
+        self._giving_up[token] = call_later(after_ns / 1e9, self._cancel, token, Outcome.PLANNED_CANCEL)
 
     def ended(self, token: int) -> None:
         """A request that may have been one to give up is over."""

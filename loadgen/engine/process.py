@@ -6,7 +6,7 @@ Both degrade with a said reason, never silently.  This module must not know what
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,22 +14,30 @@ if TYPE_CHECKING:
 _PRIORITY = 10  # above every ordinary process, below the kernel's own threads (50 and more)
 
 
-def go_realtime() -> str:
-    """Puts the calling thread under SCHED_FIFO; returns what it came to, for run.json.
+class Granted(NamedTuple):
+    """What the system made of a request, in words for run.json."""
+
+    words: str
+    done: bool
+
+
+def go_realtime() -> Granted:
+    """Puts the calling thread under SCHED_FIFO.
 
     Threads and processes made later are not real-time: the writer of records must not compete.  Linux
     keeps 5 % of each core for the others, so a full loop cannot lock the machine.
     """
     if not hasattr(os, "sched_setscheduler"):
-        return "not real-time: this system has no SCHED_FIFO"
+        return Granted("not real-time: this system has no SCHED_FIFO", done=False)
     try:
         policy = os.SCHED_FIFO | os.SCHED_RESET_ON_FORK
         os.sched_setscheduler(0, policy, os.sched_param(_PRIORITY))
     except PermissionError:
-        return "not real-time: not permitted (needs root, CAP_SYS_NICE or `ulimit -r 10`)"
+        words = "not real-time: not permitted (needs root, CAP_SYS_NICE or `ulimit -r 10`)"
+        return Granted(words, done=False)
     except OSError as why:
-        return f"not real-time: {why.strerror}"
-    return f"SCHED_FIFO {_PRIORITY}"
+        return Granted(f"not real-time: {why.strerror}", done=False)
+    return Granted(f"SCHED_FIFO {_PRIORITY}", done=True)
 
 
 def leave_realtime() -> None:
@@ -41,15 +49,15 @@ def leave_realtime() -> None:
             os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
 
 
-def pin(cores: Sequence[int]) -> str:
-    """Keeps the calling thread on these cores; returns what it came to, for run.json."""
+def pin(cores: Sequence[int]) -> Granted:
+    """Keeps the calling thread on these cores."""
     if not hasattr(os, "sched_setaffinity"):
-        return "not pinned: this system cannot"
+        return Granted("not pinned: this system cannot", done=False)
     try:
         os.sched_setaffinity(0, cores)
     except OSError as why:
-        return f"not pinned to {','.join(map(str, cores))}: {why.strerror}"
-    return f"pinned to {','.join(map(str, cores))}"
+        return Granted(f"not pinned to {','.join(map(str, cores))}: {why.strerror}", done=False)
+    return Granted(f"pinned to {','.join(map(str, cores))}", done=True)
 
 
 def pinned_core(cores: Sequence[int], worker: int) -> tuple[int, ...]:

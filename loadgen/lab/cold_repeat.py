@@ -42,6 +42,7 @@ class Condition:
     warmup: bool
     config: Mapping[str, Any] | None = None
     told: str = ""  # how the condition was made, for the report
+    copied: bool = False  # the model's files are copied afresh for each repeat
 
 
 @dataclass(frozen=True, slots=True)

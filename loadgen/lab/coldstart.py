@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 Row = TypeVar("Row")
 FORMAT = 1
 WARM, DROPPED, AS_FOUND = "warm", "dropped", "as found"
-_COPY = "a fresh copy"
 
 
 def _silent(_: Any) -> None:
@@ -191,7 +190,8 @@ class _Lab:
             config = with_warmup(facts, self.shapes) if warmup else without_warmup(facts)
             for cache in [c for c in (WARM, DROPPED) if c in caches and c in order.caches]:
                 name = f"{cache} cache, {'warm-up' if warmup else 'no warm-up'}"
-                made.append(Condition(name, cache, warmup, config, caches[cache]))
+                copied = cache == DROPPED and order.target is None and not self._drops_machine
+                made.append(Condition(name, cache, warmup, config, caches[cache], copied))
         if not made:
             raise LoadgenError("coldstart: no condition is left to measure: " + "; ".join(self.cold["notes"]))
         return made
@@ -217,14 +217,15 @@ class _Lab:
         name = named.name_at(self.order.target) if self.order.target is not None else None
         return named.find(name) if name is not None else None
 
+    @property
+    def _drops_machine(self) -> bool:
+        return self.order.drop_machine and self.local and page_cache.may_drop_all()
+
     def _how_to_drop(self) -> str | None:
-        order = self.order
-        if order.drop_machine and self.local and page_cache.may_drop_all():
+        if self._drops_machine:
             return "drop_caches: the whole machine's"
-        if order.target is None:
-            return (
-                f"{_COPY} of the model's files, the server's own taken out of the cache, the rest as it was"
-            )
+        if self.order.target is None:
+            return "a fresh copy of the model's files, the server's own taken out of the cache, the rest as it was"
         return "the model's files taken out, the rest as it was" if self._folders() else None
 
     def _make_cache(self, cache: str) -> None:
@@ -261,7 +262,7 @@ class _Lab:
     def _embedded(self, condition: Condition, repeat: int) -> dict[str, Any]:
         with tempfile.TemporaryDirectory(prefix="loadgen-cold-") as scratch:
             repository = self.order.repository
-            if condition.told.startswith(_COPY):
+            if condition.copied:
                 page_cache.fresh_copy(repository / self.model, Path(scratch))
                 repository = Path(scratch)
             self._make_cache(condition.cache)

@@ -10,7 +10,7 @@ from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
 from loadgen.lab.texts import build_texts, prompt_count, text_facts
-from loadgen.records import LoadgenError, Message, Wanted
+from loadgen.records import LoadgenError, Message, QueueFull, Wanted
 from loadgen.triton.trace import request_label
 from loadgen.workload import http_body, payloads
 from loadgen.workload.budget import BUDGET_BYTES, MOST_BYTES, affordable
@@ -106,6 +106,14 @@ def check_target(kind: Kind, target: Target) -> None:
         raise LoadgenError(f"{where}: stream needs a grpc:// or grpcs:// target, not {target.url}")
 
 
+def _marked(kind: Kind, messages: list[Message]) -> list[Message]:
+    """The messages of a kind, with what its profile says of a full queue."""
+    if kind.full is None:
+        return messages
+    full = QueueFull(frozenset(kind.full.status), tuple(words.lower() for words in kind.full.words))
+    return [replace(one, request=replace(one.request, full=full)) for one in messages]
+
+
 class TensorKind:
     """KServe v2 inference."""
 
@@ -146,10 +154,11 @@ class TensorKind:
 
     def messages(self, wanted: Sequence[Wanted], rng: np.random.Generator) -> list[Message]:
         built = payloads.build(self._kind, self._facts, wanted, rng, self._data)
-        return [
+        messages = [
             Message(self._request(payload, at), payload.length, payload.items)
             for payload, at in zip(built, self._placed(built), strict=True)
         ]
+        return _marked(self._kind, messages)
 
     def _request(self, payload: Payload, at: Payload | InMemory) -> Request:
         outputs = getattr(at, "outputs", None)
@@ -241,9 +250,10 @@ class TextKind:
 
     def messages(self, wanted: Sequence[Wanted], rng: np.random.Generator) -> list[Message]:
         kind = self._kind
-        return build_texts(
+        messages = build_texts(
             kind.model, kind.version, self._part, wanted, rng, self._folder, include_usage=self._include_usage
         )
+        return _marked(kind, messages)
 
     def facts(self, built: int) -> dict[str, Any]:  # noqa: ARG002 - see KindMaker
         return text_facts(self._part) | {"asks_for_usage": self._part.stream and self._include_usage}
@@ -266,7 +276,8 @@ class PlainKind:
         return 300 + _BYTES_A_TOKEN * (wanted.length or 100)
 
     def messages(self, wanted: Sequence[Wanted], rng: np.random.Generator) -> list[Message]:
-        return http_body.build(self._kind.name, self._http, wanted, rng, self._folder, self._kind.batch)
+        messages = http_body.build(self._kind.name, self._http, wanted, rng, self._folder, self._kind.batch)
+        return _marked(self._kind, messages)
 
     def facts(self, built: int) -> dict[str, Any]:  # noqa: ARG002 - see KindMaker
         return {}

@@ -30,7 +30,7 @@ from loadgen.lab.loop import new_loop
 from loadgen.lab.relay import start_relay
 from loadgen.lab.sender import FLUSH_S, LocalSender, Sender, Share, Watched
 from loadgen.lab.server_trace import MOST_REQUESTS, find_trace
-from loadgen.lab.target import OTHER_TEXT, Counters, clamped, make_transport, models_of, planned, read_models
+from loadgen.lab.target import Counters, clamped, make_transport, models_of, planned, read_models
 from loadgen.lab.watch import Beside, Watch, known_beside
 from loadgen.lab.worker import RemoteSender
 from loadgen.planstory import arrivals_of
@@ -312,9 +312,9 @@ class _Run:
         if counters.missing is not None:
             doubts.append(Doubt("no_server_statistics", f"batch sizes and queue times are missing: {counters.missing}",
                                 "use a server with the KServe statistics extension, or check that it still runs"))  # fmt: skip
-        told = [said for phase in self.plan.phases for said in (phase.facts or {}).get("said", ())]
-        doubts += [Doubt("other_profile", said, "run the profile that the plan was made from, or save its plan anew")
-                   for said in told if OTHER_TEXT in said]  # fmt: skip
+        told = [said for phase in self.plan.phases if (said := (phase.facts or {}).get("other_profile"))]
+        hint = "run the profile that the plan was made from, or save its plan anew"
+        doubts += [Doubt("other_profile", said, hint) for said in told]
         if lost := self._lost():
             doubts.append(Doubt("worker_lost", f"{lost} of {len(self.senders)} workers ended before the run did: what they had "
                                 "planned counts as never sent", "see what killed them (memory?), and repeat the run"))  # fmt: skip

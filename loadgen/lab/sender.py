@@ -132,11 +132,11 @@ class LocalSender:
     async def ready(self) -> None:
         """See Sender."""
         share_, profile = self._share, self._share.profile
-        if share_.cores:
-            self._facts["pinning"] = pin(share_.cores)
+        granted = {"pinning": pin(share_.cores)} if share_.cores else {}
         if share_.realtime:
-            self._facts["scheduling"] = go_realtime()
-        self.refused = [words for words in self._facts.values() if words.startswith("not ")]
+            granted["scheduling"] = go_realtime()
+        self._facts |= {name: one.words for name, one in granted.items()}
+        self.refused = [one.words for one in granted.values() if not one.done]
         transport = self._transport = make_transport(
             share_.target, share_.transport, share_.options, share_.via
         )

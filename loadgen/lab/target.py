@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 Models = dict[tuple[str, str], ModelFacts]
 _NO_LIMIT = 2**31 - 1
-OTHER_TEXT = "was made from another text of the profile"
 
 
 def models_of(profile: TrafficProfile) -> list[tuple[str, str]]:
@@ -82,9 +81,16 @@ def planned(profile: TrafficProfile, seed: int, file: Path | None) -> Plan:
     saved, sha256 = load_plan(file, tuple(profile.kinds))
     if sha256 == profile.sha256:
         return saved
-    said = f"the plan {file} {OTHER_TEXT}"
+    said = f"the plan {file} was made from another text of the profile"
     phases = [
-        replace(p, facts={**(p.facts or {}), "said": [*(p.facts or {}).get("said", ()), said]})
+        replace(
+            p,
+            facts={
+                **(p.facts or {}),
+                "said": [*(p.facts or {}).get("said", ()), said],
+                "other_profile": said,
+            },
+        )
         for p in saved.phases[:1]
     ]
     return replace(saved, phases=(*phases, *saved.phases[1:]))

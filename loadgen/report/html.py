@@ -37,7 +37,7 @@ TITLES = {
     "batches": ("Batch sizes", "As the server counted them in the measured phases."),
 }
 OUTCOMES = ["planned", "tried", "sent", "ok", "failed", "timeout", "rejected", "dropped", "cancelled"]
-SOMETIMES = ["cancelled_as_asked", "unknown"]
+SOMETIMES = ["planned_cancels", "unknown"]
 
 
 def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str:

@@ -27,7 +27,7 @@ _SAID = {
 
 _SEEN = {  # doubts that say why a cell is what it is
     "idle_while_pending": "the server sat idle with requests waiting (a queue policy or priorities can do that)",
-    "rejected": "the server rejected requests",
+    "rejected": "the server's queue was full",
     "failures": "requests failed",
 }
 

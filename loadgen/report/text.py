@@ -164,7 +164,7 @@ def _counts(summary: dict[str, Any], console: Console) -> None:
     items, counted = bool(batches - {1, None}), [figures["counts"] for _, figures, _ in _rows(summary)]
     trouble = [
         key
-        for key in ("failed", "timeout", "rejected", "dropped", "cancelled", "cancelled_as_asked", "unknown")
+        for key in ("failed", "timeout", "rejected", "dropped", "cancelled", "planned_cancels", "unknown")
         if key == "failed" or any(counts.get(key) for counts in counted)
     ]
     rates = ["asked", "achieved", *(["items/s", "batch"] if items else [])]
@@ -179,7 +179,7 @@ def _counts(summary: dict[str, Any], console: Console) -> None:
         for name, figures, measured in _rows(summary):
             cells = _rates(figures) | {key: str(figures["counts"].get(key, 0)) for key in outcomes}
             rows.append(Row(name, [cells[key] for key in group], dim=not measured))
-        head = ["as asked" if key == "cancelled_as_asked" else key for key in group]
+        head = ["planned cancels" if key == "planned_cancels" else key for key in group]
         print_table(console, Row("requests" if group is outcomes else "requests/s", head), rows)
 
 

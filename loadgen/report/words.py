@@ -165,8 +165,8 @@ def stream_line(streaming: dict[str, Any]) -> str:
         parts.append(f"{into['sum']} tokens in, {rate(streaming['input_tokens_per_s'])}/s")
     if streaming["finish"]:
         parts.append("ended by " + reasons(streaming["finish"]))
-    if streaming["cancelled_as_asked"]:
-        parts.append(f"{amount(streaming['cancelled_as_asked'], 'request')} cancelled as the profile asks")
+    if streaming["planned_cancels"]:
+        parts.append(f"{amount(streaming['planned_cancels'], 'request')} cancelled as the profile asks")
     return ", ".join(parts)
 
 

@@ -15,6 +15,8 @@ kinds:                             # what is sent: one entry a kind of request
     length: {lognormal: {median: 32, sigma: 0.6, min: 4, max: 128}}   # tokens a row, for a free dimension
     timeout: 5s                    # counted from the moment of sending, default 60s
     cancel: {share: 0.1, after: 500ms}    # a tenth (of dialogues: of first requests) is given up so long after it was sent
+    full: {status: [503, 14], words: [busy]}    # such a failure means a full queue, as HTTP 429 does: one of these
+                                   # HTTP or gRPC statuses with one of these words; known servers need none
   other:
     model: minilm
     length:                        # one of:
@@ -128,6 +130,7 @@ __all__ = [
 ]  # fmt: skip
 
 MOST_PLANNED = 50_000_000
+_GRPC_STATUS, _HTTP_STATUS, _GOOD = range(1, 17), range(200, 600), range(200, 300)
 Fault = tuple[tuple[str | int, ...], str]
 _MOST_KINDS = 1000
 _DIALECTS = ("chat", "completion", "generate", "http")  # none of them: tensors, as KServe v2 has them
@@ -181,6 +184,27 @@ class Cancel(Part):
     after_ns: DurationNs = Field(alias="after", examples=["500ms"])
 
 
+def _failing(value: int) -> int:
+    if value not in _GRPC_STATUS and value not in _HTTP_STATUS:
+        raise ValueError(f"{value} is no status of an answer; allowed: HTTP 200 to 599, gRPC 1 to 16")
+    return value
+
+
+class Full(Part):
+    """What a failure says when the server's queue is full: one of these statuses, with one of these words."""
+
+    status: Many[Annotated[int, AfterValidator(_failing)]] = Field((), examples=["[503]"])
+    words: Many[Annotated[str, Field(min_length=1, max_length=200)]] = Field((), examples=["[queue is full]"])
+
+    @model_validator(mode="after")
+    def _something(self) -> Self:
+        if not self.status and not self.words:
+            raise ValueError("is empty; give it status, words or both")
+        if not self.words and (good := [status for status in self.status if status in _GOOD]):
+            raise FaultsError((("words",), f"status {good[0]} alone is no refusal; add words"))
+        return self
+
+
 class Kind(Part):
     """One kind of request."""
 
@@ -193,6 +217,7 @@ class Kind(Part):
     lengths: Many[Pair] | None = None
     timeout_ns: DurationNs = Field(60 * 10**9, alias="timeout")
     cancel: Cancel | None = None
+    full: Full | None = None
     inputs: dict[str, Fill] = Field(default_factory=dict)
     data: Data | None = None
     shared_memory: SharedMemory | None = None

@@ -6,10 +6,13 @@ none: the server's name, in headers and in TLS, stays the target's.  It must not
 
 import asyncio
 import errno
+import fcntl
 import os
 import resource
 import socket
 import ssl
+import sys
+import termios
 from collections.abc import Callable
 from typing import Generic, NamedTuple, TypeVar, cast
 
@@ -24,7 +27,6 @@ AT_ONCE_NS = 50_000_000  # a connection ended by the server this soon, unanswere
 _FREE = 2  # failures in a row that are put down to chance
 _FIRST_NS, _LONGEST_NS = 10_000_000, 1_000_000_000  # how long nobody dials after that: doubles up to this
 _HANDSHAKES = 4  # round trips, at most
-_RACE_NS, _LONGEST_RACE_NS = 10_000_000, 100_000_000
 _KEPT_FILES = (
     32  # descriptors that no connection takes: the run's own files, reports and statistics need them
 )
@@ -53,16 +55,6 @@ class Link(asyncio.Protocol):
 LinkT = TypeVar("LinkT", bound=Link)
 
 
-def race(connect_ns: int) -> int:
-    """How long after a send the end of the connection may still be news from before that send.
-
-    A connection that the server closed before our request reached it is told so within one round trip, and
-    the quickest connect took one round trip or more.  Twice that, and never less than 10 ms, leaves room for
-    busy event loops; above 100 ms no network is to blame.  What is lost later, the server had taken.
-    """
-    return min(max(2 * connect_ns, _RACE_NS), _LONGEST_RACE_NS)
-
-
 class Dialer(Generic[LinkT]):
     """Opens connections one by one.  The address that answered first is kept for all later ones.
 
@@ -77,7 +69,6 @@ class Dialer(Generic[LinkT]):
         "_make",
         "_opened",
         "_pause_until_ns",
-        "_quickest_ns",
         "_strikes",
         "_target",
         "_tasks",
@@ -127,7 +118,6 @@ class Dialer(Generic[LinkT]):
         self._pause_until_ns = 0
         self._why: tuple[Outcome, str] | None = None  # of the last failure; None after a success
         self._trial: LinkT | bool = False  # after a pause: the one new connection, True before it is open
-        self._quickest_ns = 2**62
         self._timer: asyncio.TimerHandle | None = None
         self.opened = 0
 
@@ -135,12 +125,6 @@ class Dialer(Generic[LinkT]):
     def opening(self) -> int:
         """Attempts under way."""
         return len(self._tasks)
-
-    @property
-    def race_ns(self) -> int:
-        """See `race`; a relay's network may well be to blame for more."""
-        relayed = self._via.round_trip_ns + _RACE_NS if self._via is not None else 0
-        return max(race(self._quickest_ns), relayed)
 
     def given_up(self, outcome: Outcome, words: str) -> tuple[Outcome, str]:
         """How a request ends that is given up unsent: out of time while nobody lets us in is the door's fault."""
@@ -267,7 +251,6 @@ class Dialer(Generic[LinkT]):
         loop = asyncio.get_running_loop()
         name = self._target.host if self._tls is not None else None
         _leave_room()
-        began = self.now_ns()
         if self._via is not None:
             sock = await _through(host, port)
             transport, link = await loop.create_connection(
@@ -277,8 +260,6 @@ class Dialer(Generic[LinkT]):
             transport, link = await loop.create_connection(
                 self._make, host, port, ssl=self._tls, server_hostname=name
             )
-        took = self.now_ns() - began  # with TLS two round trips or more
-        self._quickest_ns = min(self._quickest_ns, took // 2 if self._tls is not None else took)
         if link.ready is not None:
             try:
                 await link.ready
@@ -290,10 +271,13 @@ class Dialer(Generic[LinkT]):
         return link
 
 
-def direct_write(transport: asyncio.BaseTransport) -> Callable[[bytes], None]:
+def direct_write(
+    transport: asyncio.BaseTransport, refused: Callable[[], None] | None = None
+) -> Callable[[bytes], None]:
     """A connection's `write` that goes straight to the kernel: half a microsecond less than by the event loop.
 
     What the kernel does not take at once, and everything after it, goes the usual way, so do errors and TLS.
+    `refused` is called when the kernel took nothing because the connection is broken.
     """
     usual = cast("asyncio.Transport", transport)
     if transport.get_extra_info("ssl_object") is not None:
@@ -309,13 +293,30 @@ def direct_write(transport: asyncio.BaseTransport) -> Callable[[bytes], None]:
             return
         try:
             taken = to_kernel(descriptor, data)
-        except OSError:  # the kernel takes nothing now, or the connection broke: the loop finds out which
+        except BlockingIOError:
             taken = 0
+        except OSError:  # broken: the loop finds out how
+            taken = 0
+            if refused is not None:
+                refused()
         if taken < len(data):
             queued = True
             through_loop(data[taken:])
 
     return write
+
+
+def unacknowledged(transport: asyncio.Transport) -> int:
+    """Bytes written that the peer's kernel has not acknowledged; 0 where the system does not tell (Linux does).
+
+    When the peer's close arrives it acknowledges all that had reached the peer before: what is counted then, no
+    program there can have read.  To be asked while the socket is open.
+    """
+    try:
+        told = fcntl.ioctl(transport.get_extra_info("socket").fileno(), termios.TIOCOUTQ, bytes(4))
+    except (OSError, ValueError):
+        return 0
+    return int.from_bytes(told, sys.byteorder) + transport.get_write_buffer_size()
 
 
 def _leave_room() -> None:

@@ -17,7 +17,7 @@ from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Via
 from loadgen.transport.grpc_answer import Answer
 from loadgen.transport.grpc_connection import Connection
 from loadgen.transport.outcomes import grpc_outcome
-from loadgen.units import show_bytes, show_ns
+from loadgen.units import show_bytes
 from loadgen.wire.errors import ProtocolError
 from loadgen.wire.h2_frames import (
     NO_ERROR,
@@ -35,7 +35,8 @@ from loadgen.wire.hpack_lite import Blocks, encode_call
 from loadgen.wire.known import KnownAnswers
 
 MESSAGE_LIMIT = 2**31 - 1
-TRIES = 5  # times that a server may refuse a stream unprocessed before we believe it
+TRIES = 5  # times that a call which a server refused unprocessed is sent again
+_PAUSE_S = 0.01  # before a refused stream is opened again; doubles with each refusal
 _ENHANCE_YOUR_CALM = 11
 _TRAILERS_LATE = (
     256  # answers that end before a connection breaks off the oldest call that never got its trailers
@@ -72,6 +73,7 @@ class GrpcTransport:
         self._call_blocks: dict[tuple[str, tuple[tuple[str, str], ...]], bytes] = {}
         self.flying: dict[int, Stream] = {}
         self.queue: OrderedDict[int, Stream] = OrderedDict()
+        self._pausing: dict[int, tuple[Stream, asyncio.TimerHandle]] = {}  # refused, to be sent again
         self._open_links: list[Connection] = []  # those that take new calls
         self._turn: Iterator[Connection] = itertools.cycle(())
         self._links: set[Connection] = set()
@@ -102,7 +104,7 @@ class GrpcTransport:
     @property
     def waiting(self) -> int:
         """Calls that no connection has taken yet."""
-        return len(self.queue)
+        return len(self.queue) + len(self._pausing)
 
     @property
     def in_flight(self) -> int:
@@ -124,7 +126,15 @@ class GrpcTransport:
         if request.reader is not None:
             self._streams = self._keeps = True
         known = self._known.setdefault(request.check, KnownAnswers())
-        return Call(block, request.body, request.reader, request.slot, request.check, known)
+        return Call(
+            block,
+            request.body,
+            request.reader,
+            request.slot,
+            check=request.check,
+            known=known,
+            full=request.full,
+        )
 
     async def open(self, receiver: Receiver, connections: int) -> None:
         """Opens up to that many connections, at least one.
@@ -216,12 +226,12 @@ class GrpcTransport:
             self._reset(stream, now, end, farewell)
             return
         if isinstance(body, Answer):
-            outcome, status, words = grpc_outcome(end, got_data=True)
+            outcome, status, words = grpc_outcome(end, got_data=True, full=stream.call.full)
             if outcome is Outcome.OK:
                 outcome, words = body.end()
             self.tell(stream, now, outcome, status, words)
             return
-        outcome, status, words = grpc_outcome(end, got_data=stream.bytes_in > 0)
+        outcome, status, words = grpc_outcome(end, got_data=stream.bytes_in > 0, full=stream.call.full)
         if outcome is Outcome.OK and not (body is None and stream.read in (NOT_READ, stream.bytes_in)):
             try:
                 self._read(stream)
@@ -253,23 +263,41 @@ class GrpcTransport:
                 )  # of nearly all the trailers have come: then it is nothing
 
     def _reset(self, stream: Stream, now: int, end: Reset, farewell: str) -> None:
-        untouched = end is UNPROCESSED or (end.code == REFUSED_STREAM and not stream.first_ns)
-        if untouched and stream.tries < TRIES:
+        refused = end.code == REFUSED_STREAM and not stream.first_ns
+        unprocessed = end is UNPROCESSED
+        if (refused or unprocessed) and stream.tries < TRIES:
             again = Stream(stream.token, stream.call)
             again.sent_ns, again.tries = stream.sent_ns, stream.tries + 1
             self._keep(again)
             del self.flying[stream.token]
-            self.queue[stream.token] = again
-            self.queue.move_to_end(stream.token, last=False)
-            self.serve()
+            if refused:
+                pause_s = _PAUSE_S * 2**stream.tries
+                self._pausing[stream.token] = again, self._loop.call_later(pause_s, self._again, stream.token)
+            else:
+                self._send_first(again)
+            return
+        words = f"the server reset the stream: {error_name(end.code)}"
+        if refused:
+            outcome, words = Outcome.REFUSED_STREAM, f"{words}, {TRIES + 1} times"
+        elif unprocessed:
+            outcome = Outcome.CONNECTION
+            words = f"the server ended {TRIES + 1} connections without taking the call: {farewell}"
+        elif end.code == _ENHANCE_YOUR_CALM:
+            outcome = Outcome.REJECTED
+        else:
+            outcome = Outcome.STREAM_ENDED_EARLY if stream.first_ns else Outcome.CONNECTION
+        self.tell(stream, now, outcome, 0, words)
+
+    def _again(self, token: int) -> None:
+        self._send_first(self._pausing.pop(token)[0])
+
+    def _send_first(self, stream: Stream) -> None:
+        """Before all that wait: it was sent once."""
+        self.queue[stream.token] = stream
+        self.queue.move_to_end(stream.token, last=False)
+        self.serve()
+        if stream.token in self.queue:
             self.want()
-            return
-        if untouched:
-            words = f"the server refused the call {TRIES + 1} times: {farewell or 'REFUSED_STREAM'}"
-            self.tell(stream, now, Outcome.REJECTED, 0, words)
-            return
-        outcome = Outcome.REJECTED if end.code == _ENHANCE_YOUR_CALM else Outcome.STREAM_ENDED_EARLY
-        self.tell(stream, now, outcome, 0, f"the server reset the stream: {error_name(end.code)}")
 
     def tell(self, stream: Stream, now: int, outcome: Outcome, status: int, words: str | None) -> None:
         """The call is over."""
@@ -279,7 +307,7 @@ class GrpcTransport:
         if isinstance(stream.body, Answer):
             streamed = stream.body.reader.streamed()
             if outcome is not Outcome.OK:
-                words = f"{words} (answers so far: {len(streamed.chunk_ns)})"
+                words = f"{words} ({'after answers' if streamed.chunk_ns else 'before any answer'})"
             self._receiver.on_streamed(stream.token, stream.sent_ns, outcome, streamed)
         self.on_reply(
             stream.token, stream.sent_ns, stream.first_ns, now, outcome, status, stream.bytes_in, words
@@ -302,14 +330,10 @@ class GrpcTransport:
             link.h2.cancel(stream)
             if not link.gone and not link.corked:
                 link.write(link.h2.take())
-            came = (
-                f"{stream.bytes_in} bytes of the answer came"
-                if stream.first_ns
-                else "no byte of the answer came"
-            )
+            words = "given up within the answer" if stream.first_ns else "given up before the answer began"
             if self.queue:
                 self.serve()
-            self.tell(stream, now, outcome, 0, f"given up after {show_ns(now - stream.sent_ns)}: {came}")
+            self.tell(stream, now, outcome, 0, words)
             if link.h2.retiring and not link.h2.streams and not link.gone:
                 link.gone = True
                 link.transport.close()
@@ -317,6 +341,10 @@ class GrpcTransport:
             stream = self.queue.pop(token)
             outcome, words = self.dialer.given_up(outcome, "given up before any connection had room")
             self._unsent(stream, now, outcome, words)
+        elif token in self._pausing:
+            stream, timer = self._pausing.pop(token)
+            timer.cancel()
+            self._unsent(stream, now, outcome, "given up while the server refused the stream")
 
     def made(self, link: Connection) -> None:
         """A connection exists (it may not be open yet)."""
@@ -326,7 +354,7 @@ class GrpcTransport:
         if link.gone or link.h2.retiring:
             words = link.h2.farewell or "the connection ended"
             words = f"the server took no calls on a new connection: {words}"
-            self.dialer.ended(link, Outcome.REJECTED, words)
+            self.dialer.ended(link, Outcome.CONNECT, words)
             return
         self._room = max(1, link.h2.limit)
         self._open_links.append(link)
@@ -334,13 +362,13 @@ class GrpcTransport:
         self.serve()
         self.want()
 
-    def retire(self, link: Connection, outcome: Outcome, words: str) -> None:
+    def retire(self, link: Connection, words: str) -> None:
         """The server takes no new calls on a connection."""
         if link in self._open_links:
             self._open_links.remove(link)
             self._turn = itertools.cycle(self._open_links)
             if not link.proven and not self._closed:
-                self.dialer.ended(link, outcome, words)
+                self.dialer.ended(link, Outcome.CONNECT, words)
 
     def _failed(self, outcome: Outcome, words: str) -> None:
         # counted first: who is told may ask again at once
@@ -361,7 +389,7 @@ class GrpcTransport:
         self._closed = True
         self._open_links.clear()
         self._turn = itertools.cycle(())
-        for token in [*self.queue, *self.flying]:
+        for token in [*self.queue, *self._pausing, *self.flying]:
             self.cancel(token, Outcome.CANCELLED)
         await self.dialer.close()
         self._all_gone = asyncio.get_running_loop().create_future()

@@ -4,6 +4,7 @@ It must not know frames, connections' lives or what a message means.
 """
 
 from loadgen.records import AnswerReader, Outcome
+from loadgen.transport.outcomes import as_profile_has_it
 from loadgen.wire.h2_frames import Stream
 
 _PREFIX = 5  # a message's compressed flag and its length
@@ -61,5 +62,6 @@ class Answer:
         if self._broken:
             return Outcome.PROTOCOL, self._broken
         if self._held and not self.reader.finished:
-            return Outcome.PROTOCOL, f"the stream ended inside a message ({len(self._held)} bytes of it came)"
-        return self.reader.end(complete=True)
+            return Outcome.PROTOCOL, "the stream ended inside a message"
+        outcome, words = self.reader.end(complete=True)
+        return as_profile_has_it(outcome, 0, words, self._stream.call.full), words

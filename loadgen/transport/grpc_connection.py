@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from loadgen.records import Outcome
-from loadgen.transport.dial import Link, direct_write, no_delay
+from loadgen.transport.dial import Link, direct_write, no_delay, unacknowledged
 from loadgen.wire.errors import ProtocolError
 from loadgen.wire.h2 import H2Connection
-from loadgen.wire.h2_frames import NOT_READ, Reset, Stream, goodbye
+from loadgen.wire.h2_frames import NOT_READ, UNPROCESSED, Reset, Stream, goodbye
 from loadgen.wire.hpack_lite import SUCCESS
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Connection(Link):
         if ended and not self.proven:
             self._prove(ended)
         if h2.retiring:
-            self._owner.retire(self, Outcome.REJECTED, f"the server takes no calls: {h2.farewell}")
+            self._owner.retire(self, f"the server takes no calls: {h2.farewell}")
         # what the callbacks send on this connection leaves in few writes: a system call each would cost more
         # than the callbacks do; it is stamped when it leaves
         self.corked = True
@@ -123,10 +123,21 @@ class Connection(Link):
         self.gone = True
         self.write(goodbye(why.code, words))
         self.transport.close()
-        self._owner.retire(self, Outcome.CONNECT, words)
+        self._owner.retire(self, words)
         for stream in self.h2.ended:
             self._owner.ended(stream, now, self.h2.farewell)
-        self._lose(now, Outcome.PROTOCOL, words)
+        self._lose(now, words, Outcome.PROTOCOL)
+
+    def eof_received(self) -> None:
+        """A close that was under way before any byte of the open calls had come there: nothing was processed."""
+        streams = list(self.h2.streams.values())
+        if streams and unacknowledged(self.transport) >= sum(stream.call.bytes_out for stream in streams):
+            now = self._now()
+            self._owner.retire(self, "the server ended a new connection without an answer")
+            self.h2.streams.clear()
+            for stream in streams:
+                stream.end = UNPROCESSED
+                self._owner.ended(stream, now, "it closed the connection")
 
     def connection_lost(self, exc: Exception | None) -> None:
         words = self.h2.farewell or "the connection ended before the answer did"
@@ -135,15 +146,17 @@ class Connection(Link):
         if not self.gone:
             self.gone = True
             self._owner.reconnects += 1
-        self._owner.retire(self, Outcome.CONNECT, "the server ended a new connection without an answer")
-        self._lose(self._now(), Outcome.STREAM_ENDED_EARLY, words)
+        self._owner.retire(self, "the server ended a new connection without an answer")
+        self._lose(self._now(), words, None)
         self._owner.forget(self)
 
-    def _lose(self, now: int, outcome: Outcome, words: str) -> None:
+    def _lose(self, now: int, words: str, outcome: Outcome | None) -> None:
+        """`outcome` None: by whether the answer had begun."""
         if self.ready is not None and not self.ready.done():
             self.ready.set_exception(ProtocolError(words))
         streams = list(self.h2.streams.values())
         self.h2.streams.clear()
         for stream in streams:
-            self._owner.tell(stream, now, outcome, 0, words)
+            lost = Outcome.STREAM_ENDED_EARLY if stream.first_ns else Outcome.CONNECTION
+            self._owner.tell(stream, now, lost if outcome is None else outcome, 0, words)
         self._owner.want()

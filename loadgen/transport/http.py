@@ -14,7 +14,6 @@ from loadgen.seams import Clock, Receiver
 from loadgen.target import Target
 from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Via
 from loadgen.transport.http_connection import AT_ONCE, NEW, Connection, PreparedHttp
-from loadgen.units import show_ns
 from loadgen.wire.http1 import Heads, encode_request
 from loadgen.wire.known import KnownAnswers
 
@@ -25,7 +24,7 @@ class HttpTransport:
     """Idle connections are taken last in, first out; when none is free another is opened.
 
     Counters: connections_opened, reconnects (connections that the server ended), resent (requests written
-    once more, theirs having ended before it can have been read), conn_waits (requests that no open connection
+    once more, theirs having ended before any of them can have been read), conn_waits (requests that no open connection
     could take at once), cut_short (connections dropped because the server kept a streamed answer open after
     its end), waiting, in_flight.
     """
@@ -148,7 +147,7 @@ class HttpTransport:
         link.write(prepared.data)
 
     def send_again(self, token: int, prepared: PreparedHttp, sent_ns: int) -> None:
-        """For a request whose connection the server had closed already; its `sent_ns` stays the first."""
+        """For a request of which the server can have read nothing; its `sent_ns` stays the first."""
         self._again[token] = (prepared, sent_ns)
         self.want()
 
@@ -191,11 +190,8 @@ class HttpTransport:
         now = self.now_ns()
         link = self.busy.get(token)
         if link is not None:
-            waited = show_ns(now - link.sent_ns)
-            came = (
-                f"{link.bytes_in} bytes of the answer came" if link.first_ns else "no byte of the answer came"
-            )
-            link.cancel(now, outcome, f"given up after {waited}: {came}")
+            words = "given up within the answer" if link.first_ns else "given up before the answer began"
+            link.cancel(now, outcome, words)
         elif token in self.queue:
             prepared = self.queue.pop(token)
             outcome, words = self.dialer.given_up(outcome, "given up before any connection was free")

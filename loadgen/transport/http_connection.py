@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from loadgen.records import AnswerTemplate, Outcome, Request, Streamed
-from loadgen.transport.dial import Link, direct_write, no_delay
+from loadgen.transport.dial import Link, direct_write, no_delay, unacknowledged
+from loadgen.transport.outcomes import as_profile_has_it
 from loadgen.wire.errors import ProtocolError, one_line
 from loadgen.wire.http1 import Head, ResponseReader, failure_words, head_fields
 from loadgen.wire.known import SAMPLE, KnownAnswers
@@ -28,7 +29,7 @@ class PreparedHttp:
     `slot` in the bytes may be patched.
     """
 
-    __slots__ = ("bytes_out", "check", "data", "judge", "known", "reader", "slot")
+    __slots__ = ("bytes_out", "check", "data", "full", "judge", "known", "reader", "slot")
 
     def __init__(
         self, data: bytes, request: Request | None = None, known: KnownAnswers | None = None
@@ -38,6 +39,7 @@ class PreparedHttp:
         self.reader = None if request is None else request.reader
         self.judge = None if request is None else request.judge
         self.check = None if request is None else request.check
+        self.full = None if request is None else request.full
         self.known = KnownAnswers() if known is None else known
         self.slot: tuple[int, int] | None = None
         if request is not None and request.slot is not None:
@@ -48,6 +50,7 @@ class PreparedHttp:
         """The same request with other bytes in its slot.  Raises ValueError unless they are as many."""
         other = PreparedHttp(put(self.data, piece, self.slot), None, self.known)
         other.slot, other.reader, other.judge, other.check = self.slot, self.reader, self.judge, self.check
+        other.full = self.full
         return other
 
 
@@ -69,7 +72,7 @@ class Connection(Link):
 
     __slots__ = ("_answer", "_busy", "_draining", "_idle", "_legible", "_look", "_now", "_over", "_owner", "_timer", "_waiting", "bytes_in", "clogged",
                  "first_ns", "gone", "prepared", "reader", "sent_ns", "stage", "token", "transport",
-                 "write")  # fmt: skip
+                 "unwritten", "write")  # fmt: skip
 
     transport: asyncio.Transport
     write: Callable[[bytes], None]
@@ -87,6 +90,7 @@ class Connection(Link):
         self.stage = AHEAD
         self.clogged = False  # the kernel takes no more of our request for now
         self.gone = False
+        self.unwritten = False  # the kernel took nothing of the request in flight: the connection had broken
         self._answer: AnswerReader | None = None
         self._legible = False  # the head of the answer was looked at: its body is not compressed
         self._over: tuple[int, Outcome, str | None] | None = None
@@ -96,8 +100,11 @@ class Connection(Link):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         no_delay(transport)
         self.transport = cast("asyncio.Transport", transport)  # uvloop's is one in all but name
-        self.write = direct_write(transport)
+        self.write = direct_write(transport, self._refused)
         self._owner.made(self)
+
+    def _refused(self) -> None:
+        self.unwritten = True
 
     def look(self, at_all: bool) -> None:
         """Whether somebody wants to see every answer."""
@@ -193,7 +200,7 @@ class Connection(Link):
             self._over = (now, Outcome.PROTOCOL, str(why))
         else:
             if answer.finished:
-                self._over = (now, *answer.end(complete=True))
+                self._over = (now, *self._ended(answer, complete=True))
 
     def _look_legible(self) -> None:
         """Raises ProtocolError for a compressed body: that was not asked for."""
@@ -279,13 +286,13 @@ class Connection(Link):
             now, outcome, detail = self._over
         elif judge is not None:
             detail = judge(head.status, head_fields(reader.block), reader.body)
-            outcome = _OK if detail is None else Outcome.PROTOCOL if outcome is _OK else outcome
+            outcome = _OK if detail is None else self._failed(head.status)
         elif outcome is Outcome.PROTOCOL:
             detail = f"redirected to {head_fields(reader.block).get('location', '?')}, which is not followed"
         elif outcome is not _OK:
-            detail = failure_words(reader.body) or f"HTTP {head.status}"
+            outcome, detail = self._failed(head.status), failure_words(reader.body) or f"HTTP {head.status}"
         elif self._answer is not None:
-            outcome, detail = self._answer.end(complete=True)
+            outcome, detail = self._ended(self._answer, complete=True)
         else:
             outcome, detail = self._check(head)
         if outcome is _OK and owner.on_body is not None and self._answer is None:
@@ -312,6 +319,19 @@ class Connection(Link):
         if head.status == 200 and head.keep_alive and head.length >= 0:  # noqa: PLR2004 - what the short way takes
             prepared.known.learn(reader.block, len(reader.block) + size, template)
         return _OK, None
+
+    def _failed(self, status: int) -> Outcome:
+        """What an answer with this status is called that is no success."""
+        body = self.reader.body
+        words = f"{failure_words(body)} {body.decode('utf-8', 'replace')}"
+        retry_after = b"\r\nretry-after:" in self.reader.block.lower()
+        outcome = http_outcome(status, words, retry_after=retry_after)
+        outcome = Outcome.PROTOCOL if outcome is _OK else outcome
+        return as_profile_has_it(outcome, status, words, self.prepared.full)
+
+    def _ended(self, answer: "AnswerReader", *, complete: bool) -> tuple[Outcome, str | None]:
+        outcome, words = answer.end(complete=complete)
+        return as_profile_has_it(outcome, 0, words, self.prepared.full), words
 
     def end(self, now: int, outcome: Outcome, status: int, detail: str | None) -> None:
         """The request in flight is over; the connection, unless dropped, is free for the next."""
@@ -361,14 +381,17 @@ class Connection(Link):
         if self.token >= 0 and self.first_ns and self.reader.eof():
             self.gone = True  # the transport closes itself when this returns
             self._complete(self._now())
+        elif self.token >= 0 and not self.first_ns:
+            self._lost(unread=unacknowledged(self.transport) >= self.prepared.bytes_out)
         else:
-            self._lost()
+            self._lost(unread=False)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - every loss is one
-        self._lost()
+        self._lost(unread=self.unwritten)
         self._owner.forget(self)
 
-    def _lost(self) -> None:
+    def _lost(self, *, unread: bool) -> None:
+        """`unread`: no byte of the request in flight can have reached a program at the other end."""
         by_server = not self.gone
         self.gone = True
         if self._draining:
@@ -385,13 +408,13 @@ class Connection(Link):
             return
         if self.first_ns:
             self._broken_off()
-        elif self.stage != NEW and self._now() - self.sent_ns < owner.dialer.race_ns:
+        elif self.stage != NEW and unread:  # on a new one, so no request is sent a third time
             self.token = -1
             del self._busy[token]
             owner.send_again(token, self.prepared, self.sent_ns)
         else:
             words = "the connection ended before the answer began"
-            self.end(self._now(), Outcome.STREAM_ENDED_EARLY, 0, words)
+            self.end(self._now(), Outcome.CONNECTION, 0, words)
 
     def _broken_off(self) -> None:
         """The connection ended within an answer; a streamed one may have been whole but for its framing."""
@@ -399,7 +422,7 @@ class Connection(Link):
         if self._over is not None:
             self._conclude()
             return
-        words = f"the connection ended after {self.bytes_in} bytes of the answer"
+        words = "the connection ended within the answer"
         if self._answer is not None and head is not None and http_outcome(head.status) is _OK:
             outcome, why = self._answer.end(complete=False)
             if outcome is _OK:

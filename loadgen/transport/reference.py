@@ -4,7 +4,8 @@ gRPC goes through the official library (grpc.aio with tritonclient's messages); 
 tritonclient's HTTP half needs gevent.  One task a request, so it costs ten times the wire's CPU and more: it
 is for answers and outcomes, not for load.  It must not use `wire` framing for what is sent or read.
 
-What the libraries do not tell: gRPC's first byte (`first_ns` is `done_ns`), the exact size of heads, calls that
+What the libraries do not tell: gRPC's first byte (`first_ns` is `done_ns`, and an answer that broke off is a lost
+connection), the exact size of heads, calls that
 gRPC holds back while a connection has no stream left (they count as sent).
 """
 
@@ -21,7 +22,6 @@ from loadgen.transport.dial import CONNECT_TIMEOUT_NS, Dialer, Link
 from loadgen.transport.reference_grpc import GrpcCarrier
 from loadgen.transport.reference_http import HttpCarrier
 from loadgen.transport.reference_parts import Ended, Flight, PreparedReference
-from loadgen.units import show_ns
 from loadgen.wire.slot import put
 
 
@@ -32,7 +32,6 @@ class _Carrier(Protocol):
     reconnects: int
     resent: int
     conn_waits: int
-    race_ns: int  # see transport.dial.race
 
     def prepare(self, request: Request) -> PreparedReference: ...
     async def open(self, connections: int) -> None: ...
@@ -131,7 +130,6 @@ class ReferenceTransport:
             alpn,
         )
         await dialer.first()
-        self._carrier.race_ns = dialer.race_ns
 
     def send(self, token: int, prepared: PreparedReference) -> None:
         """The library writes in the loop's next round."""
@@ -160,9 +158,8 @@ class ReferenceTransport:
         if flight is None:
             return
         now = self._now()
-        if flight.sent_ns:
-            words = f"given up after {show_ns(now - flight.sent_ns)}"
-        else:
+        words = "given up within the answer" if flight.first_ns else "given up before the answer began"
+        if not flight.sent_ns:
             words = "given up before any connection was free"
         if flight.task is not None:
             flight.task.cancel()

@@ -19,6 +19,7 @@ from loadgen.units import show_ns
 from loadgen.wire.errors import one_line
 from loadgen.wire.hpack_lite import Trailers
 from loadgen.wire.kserve_grpc import METHOD
+from loadgen.wire.statuses import says_full
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,8 @@ _NEVER_MADE = re.compile(
 _HTTP_STATUS = re.compile(r"http2? header with status: (\d+)", re.IGNORECASE)
 _RESET = re.compile(r"RST_STREAM", re.IGNORECASE)
 _UNAVAILABLE = 14
-_CALM, _REFUSED = 8, 14  # what the library makes of ENHANCE_YOUR_CALM and REFUSED_STREAM
+# by what the library makes of ENHANCE_YOUR_CALM and REFUSED_STREAM; any other reset came before an answer
+_RESETS = {8: Outcome.REJECTED, 14: Outcome.REFUSED_STREAM}
 
 
 class GrpcCarrier:
@@ -45,7 +47,7 @@ class GrpcCarrier:
         self._channels: list[OfficialChannel] = []
         self._methods: list[Any] = []
         self._turn: Iterator[Any] = itertools.cycle(())
-        self.connections_opened = self.reconnects = self.resent = self.conn_waits = self.race_ns = 0
+        self.connections_opened = self.reconnects = self.resent = self.conn_waits = 0
 
     def prepare(self, request: Request) -> PreparedReference:
         from tritonclient.grpc import service_pb2 as pb
@@ -113,18 +115,19 @@ class GrpcCarrier:
         http = _HTTP_STATUS.search(details)
         if http is not None:
             flight.first_ns = self._now()
-            outcome, code, words = grpc_outcome(Trailers(int(http[1]), None, ""), got_data=False)
+            end = Trailers(int(http[1]), None, "")
+            outcome, code, words = grpc_outcome(end, got_data=False, full=flight.prepared.full)
             return Ended(outcome, code, 0, words)
         if _RESET.search(details):
-            kind = Outcome.REJECTED if status in (_CALM, _REFUSED) else Outcome.STREAM_ENDED_EARLY
-            return Ended(kind, 0, 0, one_line(details))
-        if status == _UNAVAILABLE and lost_connection(details):
+            return Ended(_RESETS.get(status, Outcome.CONNECTION), 0, 0, one_line(details))
+        if status == _UNAVAILABLE and not says_full(status, details) and lost_connection(details):
             if _NEVER_MADE.search(details):
                 flight.sent_ns = 0
                 return Ended(Outcome.CONNECT, 0, 0, connection_words(details))
-            return Ended(Outcome.STREAM_ENDED_EARLY, 0, 0, connection_words(details))
+            return Ended(Outcome.CONNECTION, 0, 0, connection_words(details))
         flight.first_ns = self._now()
-        outcome, status, words = grpc_outcome(Trailers(None, status, one_line(details)), got_data=False)
+        end = Trailers(None, status, one_line(details))
+        outcome, status, words = grpc_outcome(end, got_data=False, full=flight.prepared.full)
         return Ended(outcome, status, 0, words)
 
     async def close(self) -> None:

@@ -8,6 +8,7 @@ from loadgen.connect.words import reason
 from loadgen.records import Outcome, Request
 from loadgen.seams import Clock
 from loadgen.target import Target
+from loadgen.transport.outcomes import as_profile_has_it
 from loadgen.transport.reference_parts import Ended, Flight, PreparedReference
 from loadgen.wire.errors import one_line
 from loadgen.wire.http1 import HEAD_LIMIT, encode_request, failure_words
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 
     import aiohttp
 
-_IDLE_S = 3600.0  # only the server closes idle connections
+# aiohttp does not tell whether a request whose connection broke had been read: one that the server may be about
+# to close is not used again
+_IDLE_S = 1.0
 _AUTO = ("User-Agent", "Accept", "Accept-Encoding", "Content-Type")  # what aiohttp would add
 
 
@@ -32,7 +35,7 @@ class HttpCarrier:
         self._timeout_ns = timeout_ns
         self._tls: ssl.SSLContext | None = options.tls_for(target)
         self._session: aiohttp.ClientSession | None = None
-        self.connections_opened = self.reconnects = self.resent = self.conn_waits = self.race_ns = 0
+        self.connections_opened = self.reconnects = self.resent = self.conn_waits = 0
 
     def prepare(self, request: Request) -> PreparedReference:
         from yarl import URL
@@ -76,29 +79,18 @@ class HttpCarrier:
 
     async def _made(self, _session: Any, context: SimpleNamespace, _params: Any) -> None:
         self.connections_opened += 1
-        self._stamp(context.trace_request_ctx, reused=False)
+        context.trace_request_ctx.sent_ns = self._now()
 
     async def _reused(self, _session: Any, context: SimpleNamespace, _params: Any) -> None:
-        self._stamp(context.trace_request_ctx, reused=True)
-
-    def _stamp(self, flight: Flight, *, reused: bool) -> None:
-        flight.reused = reused
-        flight.sent_ns = flight.sent_ns or self._now()
+        context.trace_request_ctx.sent_ns = self._now()
 
     async def carry(self, flight: Flight, *, keep: bool) -> Ended:
         import aiohttp
 
-        while True:
-            try:
-                return await self._once(flight, keep=keep)
-            except (aiohttp.ServerDisconnectedError, aiohttp.ClientOSError) as why:
-                race = flight.reused and not flight.first_ns and self._now() - flight.sent_ns < self.race_ns
-                if not race or isinstance(why, aiohttp.ClientConnectorError):
-                    return self._failed(flight, why)
-                self.reconnects += 1
-                self.resent += 1
-            except (aiohttp.ClientError, OSError) as why:
-                return self._failed(flight, why)
+        try:
+            return await self._once(flight, keep=keep)
+        except (aiohttp.ClientError, OSError) as why:
+            return self._failed(flight, why)
 
     async def _once(self, flight: Flight, *, keep: bool) -> Ended:
         assert self._session is not None  # noqa: S101 - opened first
@@ -114,18 +106,25 @@ class HttpCarrier:
             check, judge = flight.prepared.check, flight.prepared.judge
             if judge is not None:
                 detail = judge(answer.status, fields, body)
-                outcome = Outcome.OK if detail is None else outcome or Outcome.PROTOCOL
+                outcome = Outcome.OK if detail is None else self._refused(flight, answer, body)
             elif outcome is Outcome.OK and check is not None:
                 if isinstance(said := check(fields, body), str):
                     outcome, detail = Outcome.PROTOCOL, said
             elif outcome is Outcome.PROTOCOL:
                 detail = f"redirected to {answer.headers.get('Location', '?')}, which is not followed"
             elif outcome is not Outcome.OK:
+                outcome = self._refused(flight, answer, body)
                 detail = failure_words(body) or f"HTTP {answer.status}"
             head = 13 + len(answer.reason or "") + 4  # "HTTP/1.1 200 " … CRLF CRLF
             size = head + sum(len(name) + len(value) + 4 for name, value in answer.raw_headers) + len(body)
             kept = (fields, body) if keep else None
             return Ended(outcome, answer.status, size, detail, kept)
+
+    def _refused(self, flight: Flight, answer: Any, body: bytes) -> Outcome:
+        """What an answer that is no success is called."""
+        text = body.decode("utf-8", "replace")
+        outcome = http_outcome(answer.status, text, retry_after="Retry-After" in answer.headers)
+        return as_profile_has_it(outcome or Outcome.PROTOCOL, answer.status, text, flight.prepared.full)
 
     def _failed(self, flight: Flight, why: Exception) -> Ended:
         """Outcome and words of what aiohttp raised."""
@@ -146,7 +145,8 @@ class HttpCarrier:
             kind = Outcome.STREAM_ENDED_EARLY if short else Outcome.PROTOCOL
             return Ended(kind, 0, 0, words)
         else:
-            return Ended(Outcome.STREAM_ENDED_EARLY, 0, 0, "the connection ended before the answer did")
+            lost = Outcome.STREAM_ENDED_EARLY if flight.first_ns else Outcome.CONNECTION
+            return Ended(lost, 0, 0, "the connection ended before the answer did")
         if not flight.first_ns:
             flight.sent_ns = 0
         return Ended(outcome, 0, 0, words)

@@ -14,26 +14,25 @@ if TYPE_CHECKING:
 class PreparedReference:
     """A request in the library's own terms."""
 
-    __slots__ = ("bytes_out", "check", "judge", "patched", "request")
+    __slots__ = ("bytes_out", "check", "full", "judge", "patched", "request")
 
     patched: "Callable[[bytes], PreparedReference]"  # see seams.Prepared
 
     def __init__(self, request: Any, bytes_out: int, asked: "Request") -> None:
         self.request = request
         self.bytes_out = bytes_out
-        self.check, self.judge = asked.check, asked.judge
+        self.check, self.full, self.judge = asked.check, asked.full, asked.judge
 
 
 class Flight:
     """One request on its way; a stamp is 0 until its moment came."""
 
-    __slots__ = ("first_ns", "prepared", "reused", "sent_ns", "task", "token")
+    __slots__ = ("first_ns", "prepared", "sent_ns", "task", "token")
 
     def __init__(self, token: int, prepared: PreparedReference) -> None:
         self.token = token
         self.prepared = prepared
         self.sent_ns = self.first_ns = 0
-        self.reused = False  # its connection had carried another before
         self.task: asyncio.Task[None] | None = None
 
 

@@ -107,7 +107,7 @@ class GenerateReader(EventReader):
             self._stamps.setdefault(0, []).insert(place, stamp)
 
     def _unended(self, *, complete: bool) -> str | None:
-        return None if complete else f"the stream broke off after {self._chunk_count} chunks"
+        return None if complete else "the stream broke off"
 
 
 class GenerateWhole(WholeReader):

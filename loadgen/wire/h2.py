@@ -292,7 +292,7 @@ class H2Connection:
         """The open stream, None for one that has ended.  Raises for one that never was."""
         stream = self.streams.get(sid)
         if stream is None and (sid % 2 == 0 or sid >= self._next_id):
-            raise ProtocolError(f"{what} on stream {sid}, which was never opened")
+            raise ProtocolError(f"{what} on a stream that was never opened")
         return stream
 
     def _data(self, sid: int, data: bytes, flags: int, size: int) -> None:

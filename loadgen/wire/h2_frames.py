@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from struct import Struct
 from typing import Any, Final, Protocol
 
-from loadgen.records import AnswerReader, AnswerTemplate
+from loadgen.records import AnswerReader, AnswerTemplate, QueueFull
 from loadgen.wire.errors import ProtocolError, one_line
 from loadgen.wire.hpack_lite import ACCEPTED, Trailers
 from loadgen.wire.known import KnownAnswers
@@ -55,7 +55,9 @@ class Call:
     `check` reads the message of a unary answer, unless it is like one of the `known` ones (with their prefix).
     """
 
-    __slots__ = ("block", "body", "bytes_out", "check", "first", "joint", "known", "reader", "size", "slot")
+    __slots__ = (
+        "block", "body", "bytes_out", "check", "first", "full", "joint", "known", "reader", "size", "slot"
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -63,10 +65,13 @@ class Call:
         message: bytes,
         reader: Callable[[], AnswerReader] | None = None,
         slot: tuple[int, int] | None = None,
+        *,
         check: Callable[[Mapping[str, str], bytes], AnswerTemplate | str] | None = None,
         known: KnownAnswers | None = None,
+        full: QueueFull | None = None,
     ) -> None:
         self.block = block
+        self.full = full
         self.reader = reader
         self.check = check
         self.known = KnownAnswers() if known is None else known
@@ -84,6 +89,7 @@ class Call:
         other.block, other.first, other.joint, other.reader = self.block, self.first, self.joint, self.reader
         other.check, other.known = self.check, self.known
         other.size, other.bytes_out, other.slot = self.size, self.bytes_out, self.slot
+        other.full = self.full
         other.body = put(self.body, piece, self.slot)
         return other
 

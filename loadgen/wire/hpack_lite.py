@@ -26,6 +26,7 @@ class Trailers(NamedTuple):
     http_status: int | None
     grpc_status: int | None
     message: str
+    retry_after: bool = False  # whether it has that header
 
 
 SUCCESS = Trailers(None, 0, "")  # trailers of an answered call
@@ -98,7 +99,7 @@ def parse_block(block: bytes) -> Trailers:
         return SUCCESS
     if grpc_status is None and http_status == 200:  # noqa: PLR2004 - OK
         return ACCEPTED
-    return Trailers(http_status, grpc_status, message)
+    return Trailers(http_status, grpc_status, message, b"retry-after" in fields)
 
 
 class Blocks(dict[bytes, Trailers]):

@@ -9,19 +9,11 @@ from loadgen.records import AnswerTemplate, Outcome, Streamed
 from loadgen.wire.errors import ProtocolError, one_line
 from loadgen.wire.known import KnownAnswers
 from loadgen.wire.protobuf import as_bytes, fields
+from loadgen.wire.statuses import says_full
 
 ASK_FINAL = "triton_enable_empty_final_response"
 _FINAL = b"triton_final_response"
-_BUSY = (
-    "exceeds maximum queue size",
-    "request timeout expired",
-)  # UNAVAILABLE, had it a status; in Triton's words
 Check = Callable[[Mapping[str, str], bytes], AnswerTemplate | str]
-
-
-def of_a_queue(words: str) -> bool:
-    """Whether a model's queue refuses with these words of Triton's: it is full, or the wait was too long."""
-    return any(told in words.lower() for told in _BUSY)
 
 
 class StreamReader:
@@ -54,7 +46,7 @@ class StreamReader:
             self._failure, self.finished = (Outcome.PROTOCOL, str(why)), True
             return
         if words is not None:
-            self._failure = (Outcome.REJECTED if of_a_queue(words) else Outcome.GRPC_STATUS, words)
+            self._failure = (Outcome.REJECTED if says_full(0, words) else Outcome.GRPC_STATUS, words)
             self.finished = True
             return
         if answers:

@@ -255,7 +255,7 @@ class OpenAiReader(EventReader):
     def _unended(self, *, complete: bool) -> str | None:  # noqa: ARG002 - a finish_reason says more than framing
         if self._begun and self._begun <= self._reasons.keys():
             return None
-        return f"the stream ended after {self._chunk_count} chunks with neither [DONE] nor a finish_reason"
+        return "the stream ended with neither [DONE] nor a finish_reason"
 
 
 class OpenAiWhole(WholeReader):

@@ -15,7 +15,7 @@ from loadgen.wire.errors import ProtocolError, one_line
 from loadgen.wire.finish import Finish, finish_of, finish_reason, gave_up, gravest
 from loadgen.wire.http1 import WORDS_LIMIT, failure_words
 from loadgen.wire.sse import EVENT_LIMIT, SseParser
-from loadgen.wire.statuses import http_outcome
+from loadgen.wire.statuses import http_outcome, says_full
 
 _SHOWN = 200  # characters of a body that is not what was asked for
 _TRIES = 3  # chunks that are looked at for a likeness
@@ -58,8 +58,11 @@ def told_failure(told: Any, body: bytes, where: str) -> Failure:
         (c for key in ("code", "status", "type") if (c := source.get(key)) and isinstance(c, int | str)), ""
     )
     number = int(code) if str(code).isdecimal() and len(str(code)) == 3 else 0  # noqa: PLR2004 - digits of a status
-    outcome = http_outcome(number) if number in _ERRORS else Outcome.HTTP_5XX
-    return outcome, f"error {one_line(str(code), 60)} {where}: {failure_words(body)}".replace("  ", " ")
+    words = failure_words(body)
+    outcome = http_outcome(number, words)
+    if number not in _ERRORS:
+        outcome = Outcome.REJECTED if says_full(0, words) else Outcome.HTTP_5XX
+    return outcome, f"error {one_line(str(code), 60)} {where}: {words}".replace("  ", " ")
 
 
 def no_stream(body: bytes, *, complete: bool) -> Failure:
@@ -293,7 +296,7 @@ class WholeReader:
         """See seams.AnswerReader."""
         body = b"".join(self._parts)
         if not complete:
-            return Outcome.STREAM_ENDED_EARLY, f"the answer ended after {len(body)} bytes of its body"
+            return Outcome.STREAM_ENDED_EARLY, "the answer ended within its body"
         try:
             told = read_json(body)
         except ValueError:

@@ -61,7 +61,11 @@ def _fault(condition: Condition, found: Any, body: bytes) -> str | None:
     if found is _NOTHING:
         return f"no {path} in the answer: {_shown(body)}" if condition.exists else None
     wanted = next(_wanted(condition, found), None) if condition.exists else "none"
-    return None if wanted is None else f"{path} is {_as_json(found)}, wanted {wanted}"
+    if wanted is None:
+        return None
+    number = isinstance(found, int | float) and not isinstance(found, bool)
+    shown = "another number" if number else _as_json(found)  # not which one: texts are grouped
+    return f"{path} is {shown}, wanted {wanted}"
 
 
 def _wanted(condition: Condition, found: Any) -> Iterator[str]:

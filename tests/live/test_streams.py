@@ -91,7 +91,7 @@ def test_a_failure_inside_the_stream_keeps_the_answers_before_it(decoupled):
     [reply], [came] = stream(decoupled, [asking(3, 0, 2)])
     assert reply.outcome is Outcome.GRPC_STATUS
     assert "the model ran out of words" in reply.detail
-    assert reply.detail.endswith("(answers so far: 3)")
+    assert reply.detail.endswith("(after answers)")
     assert len(came.chunk_ns) == 3
 
 
@@ -142,7 +142,7 @@ def test_given_up_in_the_middle(decoupled):
     replies, came = stream(decoupled, [asking(20, 100), asking(8, 100)], give_up)
     assert [r.outcome for r in replies] == [Outcome.CANCELLED, Outcome.OK]
     assert 1 <= len(came[0].chunk_ns) < 10
-    assert f"(answers so far: {len(came[0].chunk_ns)})" in replies[0].detail
+    assert "given up within the answer" in replies[0].detail
     assert len(came[1].chunk_ns) == 8  # its neighbour on the connection goes on
 
 

@@ -79,7 +79,7 @@ def test_a_servers_own_size_limit_is_told_with_its_sizes(run):
 
     with Scripted("grpc", fault) as server:
         answer, summary, _, out = run(profile("  - {name: load, closed: {users: 1, requests: 5}}\n"), server)
-    error = summary["total"]["errors"]["rejected"]
+    error = summary["total"]["errors"]["grpc_status"]
     assert (error["n"], error["text"]) == (5, words.decode())
     assert "5000047 vs. 4194304" in loadgen("report", out).out
     assert answer.code == 3

@@ -196,8 +196,8 @@ HTTP_ENDS = {
     "cut short": (lambda link: (link.write(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\n\r\nabc"), link.close()), "STREAM_ENDED_EARLY"),
     "chunk cut short": (lambda link: (link.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab"), link.close()), "STREAM_ENDED_EARLY"),
     "bad chunk": (lambda link: link.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\nab"), "PROTOCOL"),
-    "no answer": (lambda link: link.close(), "STREAM_ENDED_EARLY"),
-    "reset": (lambda link: link.transport.abort(), "STREAM_ENDED_EARLY"),
+    "no answer": (lambda link: link.close(), "CONNECTION"),
+    "reset": (lambda link: link.transport.abort(), "CONNECTION"),
     "garbage": (lambda link: link.write(b"\xff\0garbage\r\n\r\n"), "PROTOCOL"),
     "redirect": (lambda link: link.write(b"HTTP/1.1 307 X\r\nLocation: http://b/\r\nContent-Length: 0\r\n\r\n"), "PROTOCOL"),
     "no content": (lambda link: link.write(b"HTTP/1.1 204 X\r\n\r\n"), "OK"),
@@ -206,13 +206,14 @@ HTTP_ENDS = {
     "after 100": (lambda link: link.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na"), "OK"),
 }  # fmt: skip
 GRPC_ENDS = {
-    "closed": (lambda link, sid: link.close(), "STREAM_ENDED_EARLY"),
-    "reset": (lambda link, sid: link.write(frame(3, 0, sid, (2).to_bytes(4, "big"))), "STREAM_ENDED_EARLY"),
-    "refused": (lambda link, sid: link.write(frame(3, 0, sid, (7).to_bytes(4, "big"))), "REJECTED"),
+    "closed": (lambda link, sid: link.close(), "CONNECTION"),
+    "reset": (lambda link, sid: link.write(frame(3, 0, sid, (2).to_bytes(4, "big"))), "CONNECTION"),
+    "refused": (lambda link, sid: link.write(frame(3, 0, sid, (7).to_bytes(4, "big"))), "REFUSED_STREAM"),
     "calm": (lambda link, sid: link.write(frame(3, 0, sid, (11).to_bytes(4, "big"))), "REJECTED"),
     "mid answer": (lambda link, sid: (link.write(frame(1, 4, sid, GRPC_HEAD), frame(0, 0, sid, grpc_message(b"abc")[:-1])), link.close()), "STREAM_ENDED_EARLY"),
-    "http 503": (lambda link, sid: link.write(frame(1, 5, sid, b"\x48\x03503")), "REJECTED"),
-    "trailers only": (lambda link, sid: link.write(frame(1, 5, sid, GRPC_HEAD + trailers(grpc_status=b"14", grpc_message=b"queue%20full"))), "REJECTED"),
+    "http 503": (lambda link, sid: link.write(frame(1, 5, sid, b"\x48\x03503")), "HTTP_5XX"),
+    "trailers only": (lambda link, sid: link.write(frame(1, 5, sid, GRPC_HEAD + trailers(grpc_status=b"14", grpc_message=b"Exceeds%20maximum%20queue%20size"))), "REJECTED"),
+    "away": (lambda link, sid: link.write(frame(1, 5, sid, GRPC_HEAD + trailers(grpc_status=b"14", grpc_message=b"no%20healthy%20upstream"))), "GRPC_STATUS"),
     "after the head": (lambda link, sid: link.write(frame(1, 4, sid, GRPC_HEAD), frame(1, 5, sid, trailers(grpc_status=b"8"))), "REJECTED"),
 }  # fmt: skip
 
@@ -252,7 +253,8 @@ def test_odd_ends_over_grpc_come_to_the_same(run, name):
                 await transport.close()
 
     mine, theirs = run(job(wire, True)), run(job(reference, False))
-    assert (mine.outcome.name, mine.status) == (theirs.outcome.name, theirs.status)
+    expected = "CONNECTION" if name == "mid answer" else outcome  # the library does not tell of a first byte
+    assert (theirs.outcome.name, theirs.status) == (expected, mine.status)
     assert mine.outcome.name == outcome
     assert bool(mine.detail) == bool(theirs.detail)
 
@@ -292,7 +294,7 @@ def test_who_gives_up_gets_the_same(run, protocol):
     assert [r.outcome.name for r in mine] == ["TIMEOUT", "CANCELLED", "CANCELLED", "CLIENT"]
     for replies in (mine, theirs):
         assert all(r.sent_ns > 0 and r.first_ns == 0 and r.done_ns >= r.sent_ns for r in replies[:3])
-        assert replies[0].detail.startswith("given up after ")
+        assert replies[0].detail == "given up before the answer began"
         assert (replies[3].sent_ns, replies[3].detail) == (0, "the transport is closed")
 
 
@@ -361,12 +363,12 @@ def test_a_grpc_target_that_speaks_http_is_refused_by_both(run):
 # -- what is its own ----------------------------------------------------------------------------------------------------
 
 
-def test_a_keep_alive_race_is_not_a_failure(run):
+def test_a_connection_lost_over_a_request_that_was_read_is_a_failure(run):
     async def job(make):
         made = []
 
         def handle(link, _):
-            if link is made[0] and link.requests == 2:
+            if link.requests == 2:
                 link.close()
             else:
                 link.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
@@ -374,7 +376,6 @@ def test_a_keep_alive_race_is_not_a_failure(run):
         async with serving(lambda: ScriptedHttp(handle, made)) as port:
             transport = make(parse_target(f"http://127.0.0.1:{port}"))
             await transport.open(told := Told(), 1)
-            made[:] = made[1:] if make is reference else made  # the reference's first only proved that it can
             for token in range(3):
                 told.send(transport, token, transport.prepare(infer("http")))
                 await told.wait(token + 1)
@@ -382,7 +383,7 @@ def test_a_keep_alive_race_is_not_a_failure(run):
             await transport.close()
             return told.outcomes, resent
 
-    assert run(job(wire)) == run(job(reference)) == ({"OK": 3}, 1)
+    assert run(job(wire)) == run(job(reference)) == ({"OK": 2, "CONNECTION": 1}, 0)
 
 
 def test_many_at_once_have_no_hidden_cap(run, protocol):

@@ -172,7 +172,7 @@ def test_rejections_and_failures_of_a_cell_are_told(swept):
     mock.answer = lambda n: (0.005, 429 if mock._in_flight > 1 else 200, "busy")  # of two users one
     assert call().code in (0, 3)
     said = " ".join(loadgen("sweep", "show", out).out.split())
-    assert "the server rejected requests: delay 0 at 2 users; delay 5 ms at 2 users" in said
+    assert "the server's queue was full: delay 0 at 2 users; delay 5 ms at 2 users" in said
 
 
 def test_a_field_that_is_none_is_refused_in_one_line(swept, tmp_path):

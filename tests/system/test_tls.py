@@ -407,5 +407,5 @@ def test_a_client_certificate_that_is_missing_under_load_is_an_outcome_not_a_han
     with serving("http", authority, pair, client_ca=authority.cacert) as server:
         told = run(load(target_of(server), ConnectOptions(cacert=authority.cacert), count=1))
         (reply,) = told.replies
-        assert reply.outcome in (Outcome.STREAM_ENDED_EARLY, Outcome.CONNECT)
+        assert reply.outcome in (Outcome.CONNECTION, Outcome.CONNECT)
         assert reply.detail

@@ -4,6 +4,7 @@ import asyncio
 import sys
 import time
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from sse_bodies import DONE, PLAIN, ROLE, STOP, body, cuttings, said, usage
 from told import LOOPS, Told
 
 from loadgen.clock import MONOTONIC
-from loadgen.records import LoadgenError, Outcome, Request
+from loadgen.records import LoadgenError, Outcome, QueueFull, Request
 from loadgen.target import parse_target
 from loadgen.transport.http import HttpTransport
 from loadgen.wire.generate import generate_request
@@ -197,7 +198,7 @@ def test_an_end_without_done(run):
     """Field case 36: with a finish_reason it is one, without it the answer is not whole."""
     ended = body(said("Good"), said(" day"), STOP, usage(3, 2))
     cut = body(said("Good"), said(" day"))
-    words = "the stream ended after 2 chunks with neither [DONE] nor a finish_reason"
+    words = "the stream ended with neither [DONE] nor a finish_reason"
     for pieces, close in (
         (whole(ended), False),
         (HEAD + b"\r\n" + ended, True),
@@ -210,7 +211,7 @@ def test_an_end_without_done(run):
         assert seen((reply, came)) == ("STREAM_ENDED_EARLY", words, "Good day", 2, 2)
     ((reply, came),), _ = talk(run, later(CHUNKED + framed(cut), close=True))
     assert reply.outcome is Outcome.STREAM_ENDED_EARLY
-    assert reply.detail == f"the connection ended after {reply.bytes_in} bytes of the answer: {words}"
+    assert reply.detail == f"the connection ended within the answer: {words}"
     assert len(came.chunk_ns) == 2
 
 
@@ -382,3 +383,62 @@ def test_a_judge_says_what_a_success_is(run):
     assert run(job(200, b"{}")) == ("PROTOCOL", 200, "ok is not true")
     assert run(job(500, b"x" * 9000)) == ("HTTP_5XX", 500, "ok is not true")
     assert judged[-1] == (500, "1", b"x" * 9000)
+
+
+FULL = QueueFull(frozenset((200, 503)), ("come back later",))
+
+
+@pytest.mark.parametrize("judged", [True, False])
+@pytest.mark.parametrize(
+    ("status", "head", "data", "outcome"),
+    [
+        (503, b"", b"<h1>503</h1> Come back later", "REJECTED"),
+        (503, b"", b"<h1>503</h1> No server", "HTTP_5XX"),
+        (503, b"retry-after: 3\r\n", b"No server", "REJECTED"),
+        (503, b"", b'{"error": "[m] Exceeds maximum queue size"}', "REJECTED"),
+        (500, b"Retry-After: 3\r\n", b"come back later", "HTTP_5XX"),
+        (429, b"", b"", "REJECTED"),
+        (404, b"", b"", "HTTP_4XX"),
+    ],
+)
+def test_a_full_queue_is_told_from_an_outage(run, judged, status, head, data, outcome):
+    judge = (lambda *_: "no") if judged else None
+    answer = b"HTTP/1.1 %d X\r\n%sContent-Length: %d\r\n\r\n%s" % (status, head, len(data), data)
+
+    async def job():
+        async with talking(lambda link, _: link.write(answer)) as (transport, told):
+            told.send(transport, 0, transport.prepare(Request("p", (), b"", judge=judge, full=FULL)))
+            return (await told.wait(1))[0]
+
+    reply = run(job())
+    assert (reply.outcome.name, reply.status) == (outcome, status)
+
+
+def test_a_refusal_with_status_200_that_the_judge_sees_may_mean_full(run):
+    answer = b"HTTP/1.1 200 X\r\nContent-Length: 15\r\n\r\n"
+
+    async def job(data):
+        async with talking(lambda link, _: link.write(answer, data)) as (transport, told):
+            request = Request("p", (), b"", judge=lambda *_: "no", full=FULL)
+            told.send(transport, 0, transport.prepare(request))
+            return (await told.wait(1))[0].outcome.name
+
+    assert run(job(b"come back later")) == "REJECTED"
+    assert run(job(b"something wrong")) == "PROTOCOL"
+
+
+@pytest.mark.parametrize(
+    ("error", "outcome"),
+    [
+        ({"message": "The request queue is full.", "code": 503}, "REJECTED"),
+        ({"message": "please COME BACK LATER"}, "REJECTED"),
+        ({"message": "slow down", "code": 429}, "REJECTED"),
+        ({"message": "the engine is dead", "code": 503}, "HTTP_5XX"),
+        ({"message": "the engine is dead"}, "HTTP_5XX"),
+    ],
+)
+def test_an_error_within_a_stream_goes_by_the_same_rule(run, error, outcome):
+    request = replace(CHAT, full=FULL)
+    events = framed(body({"error": error}))
+    ((reply, _),), _ = talk(run, later(CHUNKED, events, LAST), request=request)
+    assert reply.outcome.name == outcome

@@ -65,22 +65,22 @@ CASES = {
     "trailers after the end do not matter": ([LAST], refusal(13, b"late"), Outcome.OK, 1, None),
     "no flag": (
         [ANSWER] * 2, GRPC_TRAILERS, Outcome.STREAM_ENDED_EARLY, 2,
-        "the stream ended without a final response (answers so far: 2)",
+        "the stream ended without a final response (after answers)",
     ),
     "nothing at all": (
         [], GRPC_TRAILERS, Outcome.STREAM_ENDED_EARLY, 0,
-        "the stream ended without a final response (answers so far: 0)",
+        "the stream ended without a final response (before any answer)",
     ),
     "failure inside": (
         [ANSWER, response(0, error="no more")], GRPC_TRAILERS, Outcome.GRPC_STATUS, 1,
-        "no more (answers so far: 1)",
+        "no more (after answers)",
     ),
     "failure in the trailers": (
-        [ANSWER], refusal(3, b"no such"), Outcome.GRPC_STATUS, 1, "no such (answers so far: 1)",
+        [ANSWER], refusal(3, b"no such"), Outcome.GRPC_STATUS, 1, "no such (after answers)",
     ),
-    "busy": ([], refusal(14, b"full"), Outcome.REJECTED, 0, "full (answers so far: 0)"),
+    "busy": ([], refusal(14, b"away"), Outcome.GRPC_STATUS, 0, "away (before any answer)"),
     "what makes no sense": (
-        [ANSWER, b"\x0a"], GRPC_TRAILERS, Outcome.PROTOCOL, 1, "a broken protobuf varint (answers so far: 1)",
+        [ANSWER, b"\x0a"], GRPC_TRAILERS, Outcome.PROTOCOL, 1, "a broken protobuf varint (after answers)",
     ),
 }  # fmt: skip
 
@@ -208,7 +208,7 @@ def test_a_connection_that_ends_and_a_stream_that_is_reset(run):
     for write, answers in ((hangs_up, 2), (resets, 1)):
         [(reply, streamed)] = run(ask(write))
         assert (reply.outcome, len(streamed.chunk_ns)) == (Outcome.STREAM_ENDED_EARLY, answers)
-        assert reply.detail.endswith(f"(answers so far: {answers})")
+        assert reply.detail.endswith("(after answers)" if answers else "(before any answer)")
 
 
 def test_a_stream_that_was_refused_unprocessed_is_asked_for_again(run):
@@ -230,7 +230,7 @@ def test_given_up_it_tells_what_came(run):
             transport.cancel(0, Outcome.CANCELLED)
             [reply] = await told.wait(1)
             assert reply.outcome is Outcome.CANCELLED
-            assert reply.detail.endswith("(answers so far: 2)")
+            assert reply.detail.endswith("(after answers)")
             assert len(told.streamed[0].chunk_ns) == 2
             await until(lambda: (3, 0, 1) in [f[:3] for f in told.servers[0].frames])
 

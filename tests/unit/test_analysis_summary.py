@@ -397,10 +397,11 @@ def test_every_request_is_counted_exactly_once(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("runs") / "run"
     made = [row(due, service, outcome=outcome) for due, service, outcome in rows]
     counts = summarise(build(path, made))["total"]["counts"]
-    ends = ("ok", "failed", "rejected", "timeout", "dropped", "cancelled")
+    ends = ("ok", "failed", "rejected", "timeout", "dropped", "cancelled", "planned_cancels")
     assert sum(counts.get(key, 0) for key in ends) == len(rows)
     assert counts["sent"] == sum(service is not None for _, service, _ in rows)
-    unsent = sum(service is None and outcome == Outcome.CANCELLED for _, service, outcome in rows)
+    by_us = (Outcome.CANCELLED, Outcome.PLANNED_CANCEL)
+    unsent = sum(service is None and outcome in by_us for _, service, outcome in rows)
     assert counts["tried"] == len(rows) - counts["dropped"] - unsent
 
 

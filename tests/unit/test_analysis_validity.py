@@ -391,3 +391,50 @@ def test_doubts_found_while_running_come_first_and_once(tmp_path):
     _, summary = found(tmp_path, steady(10), doubts=[told, told])
     assert [d["code"] for d in summary["doubts"]] == ["no_server_statistics", "few_samples"]
     assert summary["valid"] is False
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "outage"),
+    [
+        (Outcome.CONNECT, 0, True),
+        (Outcome.CONNECTION, 0, True),
+        (Outcome.REFUSED_STREAM, 0, True),
+        (Outcome.HTTP_5XX, 503, True),
+        (Outcome.HTTP_5XX, 500, False),
+        (Outcome.GRPC_STATUS, 14, True),
+        (Outcome.GRPC_STATUS, 13, False),
+        (Outcome.TIMEOUT, 0, False),
+    ],
+)
+def test_an_outage_is_a_failure_and_its_hint_never_asks_for_less(tmp_path, outcome, status, outage):
+    rows = steady(980) + [row(i, MS, outcome=outcome, status=status, detail="away") for i in range(20)]
+    doubts, summary = found(tmp_path, rows)
+    assert "rejected" not in doubts
+    assert "ask for less" not in doubts["failures"]["hint"]
+    assert ("outage" in doubts["failures"]["hint"]) == outage
+    counts = summary["total"]["counts"]
+    assert (counts["failed"] + counts["timeout"], counts["rejected"]) == (20, 0)
+
+
+def test_many_planned_cancels_with_as_many_texts_are_no_failures(tmp_path):
+    """2,500 of 10,000, each with words of its own."""
+    rows = []
+    for i in range(10_000):
+        gone = i % 4 == 0
+        end = {"outcome": Outcome.PLANNED_CANCEL, "detail": f"gone {i}"} if gone else {}
+        rows.append(row(i * 10 * MS, 500 * MS if gone else 100 * MS, **end))
+    ends = {"planned": 10_000, "duration_ns": 100 * S, "load_end_ns": 100 * S, "end_ns": 100 * S}
+    _, summary = found(tmp_path, rows, [phase(**ends), WARM], objectives=["latency p90 < 400ms"])
+    counts = summary["total"]["counts"]
+    assert (counts["ok"], counts["failed"], counts["planned_cancels"]) == (7500, 0, 2500)
+    assert "cancelled" not in counts
+    assert [row["verdict"] for row in summary["slo"]] == ["pass"]
+
+
+def test_each_of_many_texts_is_counted(tmp_path):
+    """More of them than a table would hold, in two classes: the second's are not lost over the first's."""
+    rows = [row(i, MS, outcome=Outcome.HTTP_5XX, status=500, detail=f"id {i}") for i in range(9000)]
+    rows += [row(i, MS, outcome=Outcome.GRPC_STATUS, status=13, detail="died") for i in range(50)]
+    errors = found(tmp_path, rows)[1]["total"]["errors"]
+    assert (errors["http_5xx"]["different_texts"], errors["http_5xx"]["text"]) == (9000, "id 0")
+    assert (errors["grpc_status"]["different_texts"], errors["grpc_status"]["text"]) == (1, "died")

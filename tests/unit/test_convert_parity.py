@@ -211,6 +211,7 @@ def test_whole_numbers_of_many_places_may_differ_in_a_few():
         require(measure(model, lambda feeds: off(feeds, 6), [(1, 1), (3, 1)]))
     climbed = ladder.climb(model, {"many": lambda feeds: off(feeds, 6)}, "fp32")
     assert "0.0012 of the whole numbers differ, more than 0.001" in climbed.faults[0]
+    assert any(step.missed for step in climbed.steps)
 
 
 def test_zeros_agree_with_zeros():

@@ -8,7 +8,7 @@ import pytest
 
 from loadgen.engine.dialogues import FOLLOWING
 from loadgen.engine.parts import Care, Shot
-from loadgen.records import CANCEL_WORDS, Outcome, Streamed
+from loadgen.records import Outcome, Streamed
 from tests.support.virtual import MS, S, VirtualServer, closed_phase, open_phase, play, run_virtual
 
 
@@ -258,8 +258,7 @@ def test_turns_given_up_as_asked_end_their_dialogue_and_are_no_failures():
     care = Care(50 * MS, lambda n: Talk(n, 3, []))
     rows, _, engine, server, _ = talk([closed_phase(1, requests=2)], care=care, service_ns=service)
     assert [name for name, _ in server.said] == ["0.0", "0.1", "1.0", "1.1"]
-    assert [r["outcome"] for r in rows.rows] == [0, Outcome.CANCELLED, 0, Outcome.CANCELLED]
-    assert {r["detail"] for r in rows.rows if r["outcome"]} == {CANCEL_WORDS}
+    assert [r["outcome"] for r in rows.rows] == [0, Outcome.PLANNED_CANCEL, 0, Outcome.PLANNED_CANCEL]
     assert (engine.counts.ok, engine.counts.failed) == (2, 0)
     assert not engine._patience._giving_up
 
@@ -287,5 +286,5 @@ def test_requests_given_up_as_asked_are_no_failures(loop_of):
     }
     for phase_index in (0, 1):  # a token of the second phase is not given up on the first one's clock
         assert ended[phase_index, 0] == (Outcome.OK, 5 * MS, None)
-        assert ended[phase_index, 1] == (Outcome.CANCELLED, 50 * MS, CANCEL_WORDS)
+        assert ended[phase_index, 1] == (Outcome.PLANNED_CANCEL, 50 * MS, None)
     assert (engine.counts.ok, engine.counts.failed, engine.counts.sent) == (4, 0, 8)

@@ -150,3 +150,14 @@ def test_output_of_tensors(tmp_path):
     assert notes(tmp_path, "k: {model: m, output: 5}") == [
         "kind 'k': tensors have no tokens out, so output is not used; take it out"
     ]
+
+
+def test_a_status_that_an_outage_has_too_needs_words_to_mean_full(tmp_path):
+    def said(full):
+        return [note for note in notes(tmp_path, f"k: {{model: m, full: {full}}}") if "full" in note]
+
+    assert [
+        said(full) for full in ("{status: [429]}", "{status: [503], words: [busy]}", "{words: [busy]}")
+    ] == [[]] * 3
+    assert len(said("{status: [503, 14, 429]}")) == 2
+    assert "status 503" in said("{status: [503]}")[0]

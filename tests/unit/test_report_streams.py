@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from loadgen.analysis.summary import summarise
-from loadgen.records import CANCEL_WORDS, Outcome
+from loadgen.records import Outcome
 from loadgen.report.html import render
 from loadgen.report.text import print_summary
 from loadgen.runread import read_run
@@ -29,7 +29,7 @@ def path(tmp_path):
     rows = [
         *(chat(i * 100 * MS, every(20 * MS, 11), lag=5 * MS, into=100, content=2) for i in range(60)),
         *(chat(i * 100 * MS, every(40 * MS, 6, first=700 * MS), kind=1, source="chunks", finish="length") for i in range(30)),
-        chat(S, [], outcome=Outcome.CANCELLED, detail=CANCEL_WORDS),
+        chat(S, [], outcome=Outcome.PLANNED_CANCEL),
     ]  # fmt: skip
     return build_streamed(
         tmp_path / "run", rows, kinds=kinds, network=NETWORK, objectives=["ttft p95 < 500ms", "goodput > 50%"]
@@ -89,7 +89,7 @@ def test_the_page_draws_first_tokens_and_gaps(path):
     assert sorted(set(shown["chunk gap"]["x"])) == [20.0, 40.0]
     assert shown["chunk gap"]["y"][0] == 100.0
     assert "Goodput: 66.7 % (60 of 90 requests) were good" in page
-    assert "cancelled as asked" in page
+    assert "planned cancels" in page
 
 
 def test_without_streams_there_is_none_of_it(tmp_path):

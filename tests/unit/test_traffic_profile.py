@@ -4,9 +4,13 @@ import pickle
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 from pydantic import BaseModel, ValidationError
 
+from loadgen.lab.kinds import make_kinds
+from loadgen.records import QueueFull, Wanted
+from loadgen.target import parse_target
 from loadgen.traffic import chat, http_request, inputs, lengths, network, phases, shared_memory, trace
 from loadgen.traffic import profile as module
 from loadgen.traffic.profile import ProfileError, load_profile, parse_profile
@@ -317,3 +321,38 @@ def test_files(tmp_path):
             load_profile(tmp_path / name)
     with pytest.raises(ProfileError, match="cannot be read"):
         load_profile(Path("a\0b"))
+
+
+@pytest.mark.parametrize(
+    ("full", "said"),
+    [
+        ("{}", "kinds.k.full: is empty; give it status, words or both"),
+        ("{status: [200]}", "kinds.k.full.words: status 200 alone is no refusal; add words"),
+        ("{status: [17]}", "17 is no status of an answer; allowed: HTTP 200 to 599, gRPC 1 to 16"),
+        ("{status: [0]}", "0 is no status of an answer"),
+        ("{status: [600]}", "600 is no status of an answer"),
+        ("{words: ['']}", "kinds.k.full.words[0]"),
+        ("{word: [busy]}", "kinds.k.full.word"),
+    ],
+)
+def test_what_means_full_is_checked(full, said):
+    text = f"kinds: {{k: {{model: m, full: {full}}}}}\nphases: [{{name: a, closed: {{users: 1, requests: 1}}}}]\n"
+    with pytest.raises(ProfileError) as why:
+        parse_profile(text, "p.yaml")
+    assert said in str(why.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "url"),
+    [
+        ("http: {path: /x, json: {a: 1}}", "http://127.0.0.1:1"),
+        ("model: m, chat: {}, length: 4", "openai+http://127.0.0.1:1/v1"),
+        ("model: m, generate: {}, length: 4", "http://127.0.0.1:1"),
+    ],
+)
+def test_every_request_of_a_kind_knows_what_means_full(kind, url):
+    text = f"kinds: {{k: {{{kind}, full: {{status: [503, 14], words: [Busy]}}}}}}\nphases: [{{name: a, closed: {{users: 1, requests: 1}}}}]\n"
+    [maker] = make_kinds(parse_profile(text, "p"), parse_target(url), {})
+    wanted = Wanted(4) if "length" in kind else Wanted(None)
+    [message] = maker.messages([wanted], np.random.default_rng(1))
+    assert message.request.full == QueueFull(frozenset((503, 14)), ("busy",))

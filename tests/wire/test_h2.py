@@ -89,7 +89,7 @@ def fed(link, pieces):
 
 
 def told(end):
-    return ("reset", end.code) if isinstance(end, Reset) else tuple(end)
+    return ("reset", end.code) if isinstance(end, Reset) else tuple(end)[:3]
 
 
 def cut(data, places):
