@@ -9,15 +9,18 @@ loadgen.analysis.steadiness.  This module must not know how doubts are shown or 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from loadgen.analysis import clientside, steadiness
 from loadgen.analysis.figures import answered
 from loadgen.analysis.frame import Frame, measured_phases
 from loadgen.analysis.words import amount
-from loadgen.records import Doubt
+from loadgen.records import Doubt, Outcome
 from loadgen.units import show_ns
 
 MOST_LOST = 0.01  # a larger share of requests without an answer bends every percentile that is printed
 FEW, FEW_P999 = 100, 1000
+REFUSED, ERRORS = 3, 10  # failures in a row that no server has by chance, which is there
 MOST_HITS = 0.01
 UNBATCHED = 1.05
 RELAY_LATE_NS, RELAY_LATE = 2_000_000, 0.05  # of the delay
@@ -83,6 +86,7 @@ def doubts(
         _ended,
         _unknown_ends,
         _nothing,
+        _outage,
         _lost,
         _few,
         _steadiness,
@@ -203,6 +207,37 @@ def _lost(seen: Evidence) -> list[Doubt]:
     ]
 
 
+def _outage(seen: Evidence) -> list[Doubt]:
+    """The server went away: more than MOST_LOST of a phase failed in one stretch without any success.
+
+    A server that is there and fails, or is full, answers others in between.  One that refuses connections is gone
+    after REFUSED in a row, one that answers errors after ERRORS; rejections and timeouts are no outage, nor a stretch
+    in which most requests ended so.
+    """
+    if not seen.total["counts"]["ok"]:
+        return []  # that says all
+    for told, _, rows in seen.measured:
+        mine = rows.where(rows.judged & ~rows.dropped)
+        order = np.argsort(mine.done_ns, kind="stable")
+        ok, failed, done = mine.ok[order], mine.failed[order], mine.done_ns[order]
+        refused = mine.outcome[order] == Outcome.CONNECT
+        stretch = np.cumsum(ok)  # the same number between two successes
+        bad, gone = np.bincount(stretch[failed]), np.bincount(stretch[failed & refused])
+        gone = np.pad(gone, (0, bad.size - gone.size))
+        whole = np.bincount(stretch[~ok], minlength=bad.size)[: bad.size]
+        away = (bad > MOST_LOST * len(mine)) & (2 * bad > whole) & ((bad >= ERRORS) | (gone >= REFUSED))
+        if away.any():
+            most = int(np.argmax(np.where(away, bad, 0)))
+            at = done[failed & (stretch == most)]
+            text = (
+                f"phase {told['name']}: the server went away: {bad[most]} of {amount(len(mine), 'request')} failed in a "
+                f"row, without a success between {at[0] / 1e9:.3f} s and {at[-1] / 1e9:.3f} s of the run"
+            )
+            hint = "see the errors and the server's log: no figure of this run is one of a server that was there; repeat it"
+            return [Doubt("outage", text, hint, True)]
+    return []
+
+
 def _few(seen: Evidence) -> list[Doubt]:
     n = seen.total["counts"]["ok"]
     if not 0 < n < FEW_P999:
@@ -266,7 +301,8 @@ def _server(seen: Evidence) -> list[Doubt]:
 
 
 def _cache(seen: Evidence) -> list[Doubt]:
-    hits, n = seen.server["cache_hits"] or 0, seen.server["request_count"] or 0
+    hits = seen.server["cache_hits"] or 0
+    n = (seen.server["request_count"] or 0) - (seen.server["fail_count"] or 0)  # a refusal is no answer
     if hits <= MOST_HITS * n:
         return []
     text = (
