@@ -20,7 +20,7 @@ from loadgen.analysis.slo import Measured, judge
 from loadgen.analysis.stalls import listed, stall_doubts, stalls
 from loadgen.analysis.streaming import streaming
 from loadgen.analysis.told import completed
-from loadgen.analysis.watched import watched
+from loadgen.analysis.watched import metrics_page, watched
 from loadgen.runread import Run, read_run
 
 FORMAT = 1
@@ -61,7 +61,7 @@ def summarise(
         for figures_of, part, span in zip(phases, parts, spans, strict=True):
             figures_of["streaming"] = streaming(part, span.share, span.span_ns, kinds, bounds)
         total["streaming"] = streaming(kept, share, total["span_ns"], kinds, bounds)
-    server = server_figures(run, frame) | {"watched": watched(run, frame)}
+    server = server_figures(run, frame) | {"watched": watched(run, frame), "metrics": metrics_page(run)}
     told = counted(run, frame)
     silent = [
         one

@@ -93,6 +93,7 @@ def doubts(
         _warm_up,
         _server,
         _cache,
+        _metrics,
         _batching,
         _tokens,
         _relay,
@@ -312,6 +313,21 @@ def _cache(seen: Evidence) -> list[Doubt]:
     )
     hint = "latencies are of a mixture that hangs on how often inputs repeat: switch response_cache off to measure the model"
     return [Doubt("cache_hits", text, hint)]
+
+
+def _metrics(seen: Evidence) -> list[Doubt]:
+    page = seen.server.get("metrics")
+    if page is None or not (page["failed"] or (page["why"] and not page["looks"])):
+        return []
+    hint = "name the page with --metrics, e.g. http://host:8002/metrics, and see that it answers from here"
+    if page["failed"] == page["looks"]:
+        text = f"the metrics page {page['url']} could not be read: {page['why']}; its figures are missing"
+        return [Doubt("no_metrics", text, hint)]
+    text = (
+        f"the metrics page {page['url']} could not be read in {page['failed']} of {page['looks']} looks: {page['why']}; its "
+        "figures are of the others alone"
+    )
+    return [Doubt("metrics_gaps", text, hint)]
 
 
 def _batching(seen: Evidence) -> list[Doubt]:

@@ -109,7 +109,7 @@ def run(
             plan_file=plan,
             beside=None
             if metrics is None
-            else replace(known_beside(at), metrics_url=parse_target(metrics).url),
+            else replace(known_beside(at), metrics_url=parse_target(metrics).url, asked=True),
             workers=workers,
             realtime=realtime,
             cores=parse_cores(pin),

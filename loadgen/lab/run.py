@@ -32,6 +32,7 @@ from loadgen.lab.sender import FLUSH_S, LocalSender, Sender, Share, Watched
 from loadgen.lab.server_trace import MOST_REQUESTS, find_trace
 from loadgen.lab.target import OTHER_TEXT, Counters, clamped, make_transport, models_of, planned, read_models
 from loadgen.lab.watch import Beside, Watch, known_beside
+from loadgen.lab.watch_process import MetricsPage
 from loadgen.lab.worker import RemoteSender
 from loadgen.planstory import arrivals_of
 from loadgen.records import Doubt, LoadgenError, NotMeasuredError
@@ -125,6 +126,10 @@ class _Run:
         self.include_usage = True
         self.relay: Relay | None = None
         self.trace: ServerTrace | None = None
+        self.beside = order.beside or known_beside(order.target)
+        self.metrics: dict[str, Any] | None = (
+            None  # for run.json: the metrics page, and why it could not be read
+        )
         self.network: dict[str, Any] | None = None  # for run.json: the conditions, and what making them cost
 
     async def go(self) -> Measured:
@@ -153,6 +158,7 @@ class _Run:
                 self.relay, self.network = await start_relay(
                     profile.network, order.target, order.seed, self._relay_died
                 )
+            self.metrics = await self._look_at_metrics()
             transport = make_transport(order.target, order.transport, order.options, self._via)
             first = await first_answers(transport, order, self.plan, models)
             self.include_usage = first.include_usage
@@ -189,7 +195,7 @@ class _Run:
                         "users": p.users, "requests": p.requests, "think_ns": p.think_ns, "planned": None if p.due_ns is None else len(p.due_ns),
                         "plan": p.facts, "arrivals": (told := arrivals_of(p)) and asdict(told), "start_ns": None, "load_end_ns": None, "end_ns": None, "max_in_flight": 0, "followed": 0,
                         "cap_waits": 0, "cpu_ns": 0, "cpu_max_ns": 0, "loop_lag_ns": None} for p in self.plan.phases],
-            "server": server, "client": client_facts(), "first_request_ns": first.ns, "first_each_ns": first.each_ns, "cold_start": order.cold_start, "network": self.network, "doubts": [],
+            "server": server, "client": client_facts(), "first_request_ns": first.ns, "first_each_ns": first.each_ns, "cold_start": order.cold_start, "network": self.network, "metrics": self.metrics, "doubts": [],
         }  # fmt: skip
         info["client"] |= {
             "pid": os.getpid(), "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
@@ -245,10 +251,26 @@ class _Run:
     def _start_watch(self, folder: RunFolder, origin_ns: int) -> Watch | None:
         """Another process reads the server's counters along the run; none for what has no counters, or is short."""
         order, models = self.order, models_of(self.order.profile)
-        if not models or sum(phase.duration_ns or 0 for phase in self.plan.phases) < _WATCHED_NS:
+        short = sum(phase.duration_ns or 0 for phase in self.plan.phases) < _WATCHED_NS
+        if (short or not models) and not self.beside.asked:
             return None
-        at = order.beside or known_beside(order.target)
-        return Watch(order.target, order.options, models, at, folder.path, origin_ns)
+        return Watch(order.target, order.options, models, self.beside, folder.path, origin_ns)
+
+    async def _look_at_metrics(self) -> dict[str, Any] | None:
+        """Once before the load, so that a page that cannot be read is known when it can still be put right."""
+        if self.beside.metrics_url is None:
+            return None
+        page = MetricsPage(self.beside.metrics_url)
+        try:
+            await page.read()
+        except LoadgenError as why:
+            self.order.say(
+                f"warning: the metrics page {page.url} cannot be read: {why}; its figures will be missing"
+            )
+            return {"url": page.url, "why": str(why)}
+        finally:
+            await page.close()
+        return {"url": page.url, "why": None}
 
     async def _end_trace(self, folder: RunFolder, origin_ns: int) -> None:
         """A trace that does not come is told of, and never fails a run."""
