@@ -22,6 +22,7 @@ from loadgen.analysis.streaming import streaming
 from loadgen.analysis.told import completed
 from loadgen.analysis.watched import metrics_page, watched
 from loadgen.runread import Run, read_run
+from loadgen.triton.facts import server_kind
 
 FORMAT = 1
 BURSTINESS = ("gap_cv", "dispersion", "bins", "largest_burst")  # of planned arrivals (loadgen.planstory)
@@ -70,7 +71,9 @@ def summarise(
             info["phases"][i]["name"], parts[i], [c for c in told if c.phase == info["phases"][i]["name"]]
         )
     ]
-    doubts = validity.doubts(info, frame, phases, total, server) + stall_doubts(silent)
+    doubts = validity.doubts(info, frame, phases, total, server) + stall_doubts(
+        silent, server_kind(info.get("server"))
+    )
     ends = [info["phases"][i].get("unknown", 0) for i in measured]
     unknown = None if None in ends else sum(ends)
     seen = Measured(kept, share, total["span_ns"], server, unknown, bounds, stream_kinds)

@@ -23,7 +23,7 @@ from loadgen.engine.loop import LEAD_NS
 from loadgen.engine.parts import Counts, merge_results
 from loadgen.engine.process import pinned_core
 from loadgen.lab.ceiling import headroom_warning, peak_per_s, read_ceilings
-from loadgen.lab.facts import client_facts
+from loadgen.lab.facts import client_facts, cores_used
 from loadgen.lab.first import First, first_answers
 from loadgen.lab.limits import check_file_limit, check_workers
 from loadgen.lab.loop import new_loop
@@ -199,7 +199,7 @@ class _Run:
         }  # fmt: skip
         info["client"] |= {
             "pid": os.getpid(), "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
-            "workers": order.workers, "transport": order.transport,
+            "workers": order.workers, "realtime": order.realtime, "transport": order.transport,
         }  # fmt: skip
         return RunFolder(self.path, info)
 
@@ -304,11 +304,13 @@ class _Run:
         """All senders start at one instant; those that were lost on the way are left out of the result."""
         self.phase, self.sending = index, True
         self.start_ns = MONOTONIC.now_ns() + (LEAD_NS if len(self.senders) == 1 else _REMOTE_LEAD_NS)
+        before = cores_used()
         results = await asyncio.gather(*(sender.run_phase(index, self.start_ns) for sender in self.senders))
+        used = _share_used(before, cores_used())
         parts = [result for result in results if result is not None]
         if parts:
             told, result = info["phases"][index], merge_results(parts)
-            told |= asdict(result)
+            told |= asdict(result) | {"machine_busy": used}
             if told["planned"] is not None:  # later requests of dialogues were due besides those planned
                 told["planned"] += result.followed
 
@@ -397,6 +399,13 @@ class _Run:
             watched = reduce(_add, (sender.watched() for sender in self.senders))
             elapsed = MONOTONIC.now_ns() - self.start_ns
             self.order.tick(line.text(phase.name, elapsed, phase.duration_ns, watched))
+
+
+def _share_used(before: tuple[int, int] | None, after: tuple[int, int] | None) -> float | None:
+    """Of the machine's cores between two readings, 0 to 1; None where they do not tell."""
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    return round((after[0] - before[0]) / (after[1] - before[1]), 3)
 
 
 def _add(a: Watched, b: Watched) -> Watched:
