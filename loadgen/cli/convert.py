@@ -104,7 +104,7 @@ def convert(
 ) -> None:
     """Convert a PyTorch model to ONNX and publish it for Triton, once it says what PyTorch says.
 
-    Exit code: 0 published, 1 a parity limit was missed, 2 what was asked for cannot be done, 130 interrupted; only with
+    Exit code: 0 published, 1 a parity limit was missed, 2 what was asked for cannot be done, 3 it cannot be written, 130 interrupted; only with
     0 has anything been published.
 
     Example: loadgen convert minilm --max-batch 16 --delay 2ms

@@ -74,7 +74,11 @@ def store_ceilings(ceilings: Sequence[Ceiling]) -> Path:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as why:
-        raise NotWrittenError(path.parent, why, "set XDG_CACHE_HOME to a writable folder") from None
+        raise NotWrittenError(
+            path.parent,
+            why,
+            "the figures are not stored for later runs: set XDG_CACHE_HOME to a writable folder",
+        ) from None
     content = {"host": os.uname().nodename, "ceilings": [asdict(c) for c in ceilings]}
     write_atomic(path, json.dumps(content, indent=1) + "\n")
     return path
