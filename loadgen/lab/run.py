@@ -134,6 +134,7 @@ class _Run:
 
     async def go(self) -> Measured:
         from loadgen.triton.control import Control
+        from loadgen.triton.links import ANSWER_S
 
         order, profile = self.order, self.order.profile
         check_file_limit(self.plan, order)
@@ -148,7 +149,7 @@ class _Run:
                 for said in (phase.facts or {}).get("said", ()):
                     order.say(f"{phase.name}: {said}")
             subjects = dict.fromkeys(kind.subject for kind in profile.kinds.values())
-            order.say(f"reading {', '.join(subjects)} at {order.target.url}")
+            order.say(f"reading {', '.join(subjects)} at {order.target.url}, within {ANSWER_S:g} s an answer")
             models, server = await read_models(control, profile, order.wait_ns, order.options)
             self.plan = clamped(self.plan, profile, models)
             if order.trace_server:
