@@ -209,30 +209,28 @@ def _lost(seen: Evidence) -> list[Doubt]:
 
 
 def _outage(seen: Evidence) -> list[Doubt]:
-    """The server went away: more than MOST_LOST of a phase failed in one stretch without any success.
+    """The server went away: more than MOST_LOST of a phase failed in one stretch without a success or a rejection.
 
     A server that is there and fails, or is full, answers others in between.  One that refuses connections is gone
-    after REFUSED in a row, one that answers errors after ERRORS; rejections and timeouts are no outage, nor a stretch
-    in which most requests ended so.
+    after REFUSED in a row, one that answers errors after ERRORS; a timeout says neither.
     """
     if not seen.total["counts"]["ok"]:
         return []  # that says all
     for told, _, rows in seen.measured:
         mine = rows.where(rows.judged & ~rows.dropped)
         order = np.argsort(mine.done_ns, kind="stable")
-        ok, failed, done = mine.ok[order], mine.failed[order], mine.done_ns[order]
+        failed, done = mine.failed[order], mine.done_ns[order]
         refused = mine.outcome[order] == Outcome.CONNECT
-        stretch = np.cumsum(ok)  # the same number between two successes
-        bad, gone = np.bincount(stretch[failed]), np.bincount(stretch[failed & refused])
-        gone = np.pad(gone, (0, bad.size - gone.size))
-        whole = np.bincount(stretch[~ok], minlength=bad.size)[: bad.size]
-        away = (bad > MOST_LOST * len(mine)) & (2 * bad > whole) & ((bad >= ERRORS) | (gone >= REFUSED))
+        stretch = np.cumsum((mine.ok | mine.rejected)[order])  # the same number between two signs of life
+        bad = np.bincount(stretch[failed])
+        gone = np.bincount(stretch[failed & refused], minlength=bad.size)
+        away = (bad > MOST_LOST * len(mine)) & ((bad >= ERRORS) | (gone >= REFUSED))
         if away.any():
             most = int(np.argmax(np.where(away, bad, 0)))
             at = done[failed & (stretch == most)]
             text = (
                 f"phase {told['name']}: the server went away: {bad[most]} of {amount(len(mine), 'request')} failed in a "
-                f"row, without a success between {at[0] / 1e9:.3f} s and {at[-1] / 1e9:.3f} s of the run"
+                f"row, without a success or a rejection between {at[0] / 1e9:.3f} s and {at[-1] / 1e9:.3f} s of the run"
             )
             hint = "see the errors and the server's log: no figure of this run is one of a server that was there; repeat it"
             return [Doubt("outage", text, hint, True)]

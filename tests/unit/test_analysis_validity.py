@@ -484,6 +484,12 @@ def _broken(n, first, count, outcome, **over):
         (_broken(1000, 500, 500, Outcome.DROPPED), False),
         (_broken(1000, 500, 500, Outcome.CANCELLED), False),
         (_broken(1000, 500, 500, Outcome.STREAM_ENDED_EARLY), True),
+        (_broken(1000, 100, 600, Outcome.TIMEOUT)[:700] + _broken(1000, 700, 300, Outcome.CONNECT)[700:], True),
+        (_broken(1000, 100, 600, Outcome.REJECTED)[:700] + _broken(1000, 700, 300, Outcome.CONNECT)[700:], True),
+        (
+            [row(i * 10 * MS, MS, outcome=(Outcome.OK, Outcome.REJECTED, Outcome.HTTP_5XX)[i and 1 + i % 2]) for i in range(1000)],
+            False,
+        ),  # full, and some of what it turns away is an error
         ([r for i in range(500) for r in (row(i * 20 * MS), row(i * 20 * MS + MS, outcome=Outcome.CONNECT))], False),
         (_broken(1000, 0, 1000, Outcome.CONNECT), False),  # nothing was measured at all: said by another
         (steady(1000), False),
