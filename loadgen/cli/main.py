@@ -9,6 +9,7 @@ import contextlib
 import errno
 import os
 import sys
+import traceback
 
 from loadgen import interrupts
 from loadgen.cli.output import outlive_readers
@@ -41,9 +42,7 @@ def main() -> None:
         code = ExitCode.INTERRUPTED
     except SystemExit as why:
         code = _code_of(why)
-    except Exception as why:  # the last door
-        if os.environ.get(TRACE) and not interrupts.came():
-            raise
+    except Exception as why:  # noqa: BLE001 - the last door: Python's own code for it, 1, is another's
         code = _fault(why)
     interrupts.settle()
     code = _flushed(code)
@@ -130,6 +129,8 @@ def _fault(why: Exception) -> int:
     if interrupts.came():  # code in C, and some in Python, answers an interrupt with a fault of its own
         _tell("interrupted\n")
         return ExitCode.INTERRUPTED
+    if os.environ.get(TRACE):
+        _tell("".join(traceback.format_exception(why)))
     if isinstance(why, OSError) and why.errno in _OF_THE_MACHINE:
         return _of_machine(why)
     _tell(f"error: {type(why).__name__}: {why} (a fault in loadgen; {TRACE}=1 shows where)\n")
