@@ -51,3 +51,12 @@ def test_a_cold_model_within_its_timeout_is_waited_for(tmp_path):
         answer, _ = ended(tmp_path, mock.target)
     assert answer.code == 0, answer
     assert "up to 10 s" in answer.err or "up to 10.0 s" in answer.err
+
+
+def test_a_model_that_is_colder_than_its_timeout_is_said_to_be_perhaps_cold(tmp_path):
+    """Case 21: the timeouts of a cold phase are labelled so, and are not the load's."""
+    with Mock(lambda n: (1.5 if n == 1 else 0.001, 200, None)) as mock:
+        answer, took = ended(tmp_path, mock.target)
+        assert mock.requests == 2
+    assert (answer.code, took < 5) == (3, True)
+    assert "cold" in answer.error_lines[0]
