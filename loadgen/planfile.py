@@ -7,13 +7,14 @@ know how a plan is made nor what is sent.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loadgen.records import LoadgenError, PhasePlan, Plan
+from loadgen.records import LoadgenError, NotWrittenError, PhasePlan, Plan
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,7 +28,7 @@ _PLAIN = [field.name for field in fields(PhasePlan) if field.name not in _COLUMN
 
 
 def save_plan(plan: Plan, path: Path, profile_sha256: str) -> None:
-    """Writes it whole.  Raises LoadgenError for a path that cannot be written, or that exists."""
+    """Writes it whole.  Raises LoadgenError for a path that exists, NotWrittenError for one that cannot be written."""
     import pyarrow as pa
 
     about = {
@@ -45,8 +46,12 @@ def save_plan(plan: Plan, path: Path, profile_sha256: str) -> None:
     try:
         with path.open("xb") as file, pa.ipc.new_file(file, table.schema) as writer:
             writer.write_table(table)
+    except FileExistsError:
+        raise LoadgenError(f"plan {path}: exists already; name a file that does not exist yet") from None
     except OSError as why:
-        raise LoadgenError(f"plan {path}: {why.strerror}; name a file that does not exist yet") from None
+        with contextlib.suppress(OSError):  # half a plan is none
+            path.unlink()
+        raise NotWrittenError(path, why, "name a new file in a writable folder") from None
 
 
 def load_plan(path: Path, kinds: tuple[str, ...]) -> tuple[Plan, str]:

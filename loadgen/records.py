@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from loadgen.exits import ExitCode
+
 
 class Outcome(IntEnum):
     """How a request ended: a closed list.  `OK` is the only one whose latency enters success percentiles."""
@@ -264,13 +266,21 @@ class Doubt:
 class LoadgenError(Exception):
     """An error that a user can act on: one line saying what, where, and what is allowed.
 
-    `exit_code` is 2 (usage: the run never started) unless the measurement itself is at fault (3).
+    `exit_code` is USAGE (the run never started) unless the measurement itself is at fault.
     """
 
-    exit_code = 2
+    exit_code = ExitCode.USAGE
 
 
 class NotMeasuredError(LoadgenError):
     """The run could not measure anything that can be believed."""
 
-    exit_code = 3
+    exit_code = ExitCode.NOT_VALID
+
+
+class NotWrittenError(NotMeasuredError):
+    """A file or folder that cannot be made or written: a full disk, no permission, no such folder."""
+
+    def __init__(self, path: object, why: OSError, hint: str = "") -> None:
+        """`hint`: what to do about it."""
+        super().__init__(f"cannot write {path}: {why.strerror or why}" + (f"; {hint}" if hint else ""))

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loadgen import streamfile
-from loadgen.records import LoadgenError, NotMeasuredError, Outcome
+from loadgen.records import LoadgenError, NotMeasuredError, NotWrittenError, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -60,7 +60,7 @@ OUTCOMES = [outcome.name.lower() for outcome in Outcome]
 def make_run_folder(name: str, out: Path | None, started: str) -> Path:
     """Makes the folder of a new run: `out` if given, else runs/<time>-<name>, escaped and never one twice.
 
-    Raises LoadgenError if `out` exists and is not an empty folder, or cannot be made or written.
+    Raises LoadgenError if `out` exists and is not an empty folder, NotWrittenError if it cannot be made or written.
     """
     safe = re.sub(r"[^\w.-]+", "-", name).strip(".-")[:60] or "run"
     path = out or Path("runs") / f"{re.sub(r'[^0-9T]', '', started)[:15]}-{safe}"
@@ -84,7 +84,7 @@ def make_run_folder(name: str, out: Path | None, started: str) -> Path:
             f"output {path}: another run has just begun there; choose another with --out"
         ) from None
     except OSError as why:
-        raise LoadgenError(f"output {path}: {why.strerror}; name a writable folder with --out") from None
+        raise NotWrittenError(path, why, "name a writable folder with --out") from None
 
 
 def drop_run_folder(path: Path) -> None:
@@ -95,7 +95,7 @@ def drop_run_folder(path: Path) -> None:
 
 
 def write_atomic(path: Path, text: str) -> None:
-    """Replaces `path` whole or not at all.  Raises LoadgenError naming the path on a full or read-only disk."""
+    """Replaces `path` whole or not at all.  Raises NotWrittenError on a full or read-only disk."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         temporary.write_text(text, encoding="utf-8")
@@ -103,7 +103,7 @@ def write_atomic(path: Path, text: str) -> None:
     except OSError as why:
         with contextlib.suppress(OSError):  # a read-only disk refuses that too
             temporary.unlink(missing_ok=True)
-        raise NotMeasuredError(f"cannot write {path}: {why.strerror}") from None
+        raise NotWrittenError(path, why) from None
 
 
 class RunFolder:
@@ -119,7 +119,7 @@ class RunFolder:
         write_atomic(self.path / RUN, json.dumps(self.info, indent=1) + "\n")
 
     def snapshot(self, line: dict[str, Any]) -> None:
-        """Appends one line to server.jsonl.  Raises NotMeasuredError on a full disk."""
+        """Appends one line to server.jsonl.  Raises NotWrittenError on a full disk."""
         try:
             with (self.path / SERVER).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
@@ -169,7 +169,7 @@ class RecordWriter:
             self._file = path.open("xb", buffering=0)
             self._stream = pa.ipc.new_stream(self._file, schema())
         except OSError as why:
-            raise LoadgenError(f"output {path}: {why.strerror}; choose another folder with --out") from None
+            raise NotWrittenError(path, why, "choose another folder with --out") from None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="loadgen-writer")
         self._behind: deque[Future[None]] = deque()
         self._streams: list[streamfile.Row] = []
@@ -307,5 +307,5 @@ def schema() -> pa.Schema:
     )
 
 
-def _disk_error(path: Path, why: OSError) -> NotMeasuredError:
-    return NotMeasuredError(f"cannot write {path}: {why.strerror}; the run stopped, what was written is kept")
+def _disk_error(path: Path, why: OSError) -> NotWrittenError:
+    return NotWrittenError(path, why, "the run stopped, what was written is kept")

@@ -11,6 +11,7 @@ import numpy as np
 from loadgen.analysis.frame import Frame, measured_phases
 from loadgen.analysis.percentiles import quantile
 from loadgen.records import Doubt, Outcome
+from loadgen.target import parse_target
 from loadgen.units import show_ns
 
 LATE_NS = 10_000_000
@@ -21,6 +22,7 @@ LEAST_WALL_NS, LEAST_PROBES = 10**9, 100  # in a shorter look one hiccup of the 
 BEHIND = 0.95
 RESENT = 0.01
 RATE_WINDOWS = 20
+BUSY = 0.5  # of the machine's cores: from here on a sender waits for one
 
 
 def client_figures(info: dict[str, Any], total: dict[str, Any]) -> dict[str, Any]:
@@ -70,21 +72,38 @@ def doubts(info: dict[str, Any], measured: list[tuple[dict[str, Any], Frame]]) -
         if len(sent):
             refused = np.isin(rows.outcome, (Outcome.CONNECT, Outcome.CLIENT)) & ~rows.sent
             cap = info.get("cap", {}).get("in_flight")
-            found += _late(told, sent, cap, int(np.count_nonzero(refused)))
-            bound = _client_bound(told, rows, workers)
-            found += bound or _client_time(told, rows)
+            for_realtime = _for_realtime(info, told)
+            found += _late(told, sent, cap, int(np.count_nonzero(refused)), for_realtime)
+            bound = _client_bound(told, rows, workers, for_realtime)
+            found += bound or _client_time(told, rows, for_realtime)
     return found
 
 
-def _late(told: dict[str, Any], sent: Frame, cap: int | None, refused: int) -> list[Doubt]:
+def _for_realtime(info: dict[str, Any], told: dict[str, Any]) -> str | None:
+    """The advice to send in real time, where client and server share cores that were busy and it was not asked for."""
+    busy = told.get("machine_busy")
+    if busy is None or busy < BUSY or info.get("client", {}).get("realtime"):
+        return None
+    if not parse_target(info["target"]).is_local:
+        return None
+    return (
+        f"the server shares this machine with the client, and its cores were {busy:.0%} busy: add --realtime, so that no "
+        "other process delays the client"
+    )
+
+
+def _late(
+    told: dict[str, Any], sent: Frame, cap: int | None, refused: int, for_realtime: str | None
+) -> list[Doubt]:
     """Waits are counted where they arise; only lateness that they do not explain is the client's own.
 
+    It is held against the service of successes: quick refusals would make any lag look long, slow timeouts none.
     `refused`: requests that waited for a connection and got none; they were never sent, and are errors.
     """
     if told["loop"] != "open":
         return []
     lags = sent.lag_ns
-    lag, service = quantile(lags, 0.99) or 0, quantile(sent.service_ns, 0.5) or 0
+    lag, service = quantile(lags, 0.99) or 0, quantile(sent.service_ns[sent.ok], 0.5)
     at_cap = told.get("cap_waits") or 0
     for_conn = min(max((told.get("conn_waits") or 0) - refused, 0), len(sent))
     found, name = [], told["name"]
@@ -108,22 +127,22 @@ def _late(told: dict[str, Any], sent: Frame, cap: int | None, refused: int) -> l
     rest = (quantile(np.sort(lags)[: max(0, lags.size - waited)], 0.99) or 0) if waited else lag
     if _is_late(rest, service):
         which = " of those that waited for nothing" if waited else ""
-        text = (
-            f"phase {name}: requests were sent late: P99 of lag{which} {show_ns(rest)}, "
-            f"median service {show_ns(service)}"
+        text = f"phase {name}: requests were sent late: P99 of lag{which} {show_ns(rest)}" + (
+            f", median service of successes {show_ns(service)}" if service is not None else ""
         )
-        hint = (
-            "the client's own delay is in latency, not in service: give it a core of its own, or ask for less"
+        own = for_realtime or "give it a core of its own, or ask for less"
+        found.append(
+            Doubt("late_sends", text, f"the client's own delay is in latency, not in service: {own}")
         )
-        found.append(Doubt("late_sends", text, hint))
     return found
 
 
-def _is_late(lag: int, service: int) -> bool:
-    return lag > LATE_NS or lag > max(LATE_SHARE * service, LATE_LEAST_NS)
+def _is_late(lag: int, service: int | None) -> bool:
+    """`service`: the median of successes; None: there were none to hold it against."""
+    return lag > LATE_NS or (service is not None and lag > max(LATE_SHARE * service, LATE_LEAST_NS))
 
 
-def _client_bound(told: dict[str, Any], rows: Frame, workers: int) -> list[Doubt]:
+def _client_bound(told: dict[str, Any], rows: Frame, workers: int, for_realtime: str | None) -> list[Doubt]:
     reasons, wall = [], _load_ns(told)
     cpu_ns = told.get("cpu_max_ns", told.get("cpu_ns"))
     busy = cpu_ns / wall if cpu_ns is not None and wall else 0.0
@@ -154,6 +173,8 @@ def _client_bound(told: dict[str, Any], rows: Frame, workers: int) -> list[Doubt
         f"phase {told['name']}: the client was the limit: {'; '.join(reasons)}; {_believed(told, rows, busy)}"
     )
     hint = "ask for less, use more workers or another machine; the server may be able to do more"
+    if for_realtime and busy <= FULL_CORE:  # it waited for a core rather than filled one
+        hint = f"{for_realtime}; or ask for less"
     return [Doubt("client_bound", text, hint, invalidates=True)]
 
 
@@ -169,7 +190,7 @@ def _believed(told: dict[str, Any], rows: Frame, busy: float) -> str:
     if busy > FULL_CORE / 2:
         rates.append(len(sent) * 1e9 / wall * FULL_CORE / busy)
     if told["loop"] == "open" and len(sent) and wall >= RATE_WINDOWS:
-        median = quantile(sent.service_ns, 0.5) or 0
+        median = quantile(sent.service_ns[sent.ok], 0.5)
         place, lags = (sent.sent_ns - start) * RATE_WINDOWS // wall, sent.lag_ns
         parts = [lags[place == i] for i in range(RATE_WINDOWS)]
         good = [part.size for part in parts if part.size and not _is_late(quantile(part, 0.99) or 0, median)]
@@ -181,7 +202,7 @@ def _believed(told: dict[str, Any], rows: Frame, busy: float) -> str:
     return f"above {float(f'{min(rates):.3g}'):,.10g} requests/s figures are not to be believed"
 
 
-def _client_time(told: dict[str, Any], rows: Frame) -> list[Doubt]:
+def _client_time(told: dict[str, Any], rows: Frame, for_realtime: str | None) -> list[Doubt]:
     """A loop that runs late sends late and stamps late: both are within service, in both kinds of loop."""
     lag = told.get("loop_lag_ns") or {}
     service = rows.service_ns[rows.ok & rows.sent]
@@ -193,7 +214,7 @@ def _client_time(told: dict[str, Any], rows: Frame) -> list[Doubt]:
                 f"of service {show_ns(whole)}: about that much of it is the client's own time"
             )
             hint = "give the client a core of its own, use --workers, or have fewer requests in flight"
-            return [Doubt("client_time", text, hint)]
+            return [Doubt("client_time", text, for_realtime or hint)]
     return []
 
 

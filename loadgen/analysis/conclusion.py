@@ -1,24 +1,24 @@
-"""From a summary to one word and one exit code.
+"""From a summary to one exit code; `exits.ExitCode` has the table and the order of precedence.
 
-0: the run is valid and every objective passed (also: there were none).  1: an objective was missed.
-3: the run is not valid, or an objective is inconclusive.  A missed objective outranks doubts about what
-the server answered (failures, rejections, drops: they are part of why it was missed; requests whose end is not
-known: an objective is missed only if no ending of theirs could have saved it, and none is missed when not even
-their number is known), but not doubts about whether the client measured at all.  This module must not know how either is shown.
+A missed objective outranks doubts about how the server answered: failures, rejections, timeouts and drops are part of
+why it was missed; of requests whose end is not known, an objective is missed only if no ending of theirs could have
+saved it, and none is missed when not even their number is known.  It does not outrank doubts about what was measured:
+a client at its limit, or a server that went away in the middle (`outage`).
 """
 
 from typing import Any
 
-OK, MISSED, NOT_VALID = 0, 1, 3
+from loadgen.exits import ExitCode
+
 OF_THE_ANSWERS = frozenset({"failures", "rejected", "dropped", "interrupted", "unfinished", "unknown_ends"})
 
 
-def exit_code(summary: dict[str, Any]) -> int:
+def exit_code(summary: dict[str, Any]) -> ExitCode:
     """Of a summary as `summarise` makes it."""
     verdicts = {row["verdict"] for row in summary["slo"]}
     believed = all(d["code"] in OF_THE_ANSWERS for d in summary["doubts"] if d["invalidates"])
     if "fail" in verdicts and believed:
-        return MISSED
+        return ExitCode.MISSED
     if not summary["valid"] or "inconclusive" in verdicts:
-        return NOT_VALID
-    return OK
+        return ExitCode.NOT_VALID
+    return ExitCode.OK

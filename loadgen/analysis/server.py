@@ -71,12 +71,12 @@ def counted(run: Run, frame: Frame) -> list[Counted]:
 
 
 def _occupancy(told: Mapping[str, Any], rows: Frame) -> tuple[int | None, float | None]:
-    """How long a phase was, and how many requests were at the server at a time."""
+    """How long a phase was, and how many requests were at the server at a time: successes, as its own count has them."""
     start, end = told.get("start_ns"), told.get("end_ns")
     if start is None or end is None or end <= start:
         return None, None
-    sent = rows.where(rows.sent)
-    return end - start, float(sent.service_ns.sum()) / (end - start)
+    ok = rows.where(rows.ok & rows.sent)
+    return end - start, float(ok.service_ns.sum()) / (end - start)
 
 
 def _instances(server: Any, model: str) -> int | None:

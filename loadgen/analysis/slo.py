@@ -161,7 +161,8 @@ def _failures(objective: Objective, seen: Measured) -> Estimate:
     bad = found["rejected"] if objective.metric == "rejection rate" else found["failed"] + found["timeout"]
     unsure, n = found.get("cancelled", 0) + (seen.unknown or 0), figures.answered(found)
     best, worst = share(bad, n + unsure), share(bad + unsure, n + unsure)
-    return Estimate(share(bad, n).value, best.low, worst.high, n, _unsure(unsure))
+    few = _too_few(requests_needed(objective), n)
+    return Estimate(share(bad, n).value, best.low, worst.high, n, _noted(few, _unsure(unsure)))
 
 
 def _rate(objective: Objective, seen: Measured) -> Estimate:
@@ -185,7 +186,8 @@ def _good(objective: Objective, seen: Measured) -> Estimate:
     n, count = found["n"], found["good"]
     unsure = int(np.count_nonzero(seen.frame.cancelled)) + (seen.unknown or 0)
     worst, best = share(count, n + unsure), share(count + unsure, n + unsure)
-    return Estimate(share(count, n).value, worst.low, best.high, n, _unsure(unsure))
+    few = _too_few(requests_needed(objective), n)
+    return Estimate(share(count, n).value, worst.low, best.high, n, _noted(few, _unsure(unsure)))
 
 
 def _time(objective: Objective, seen: Measured) -> Estimate:
@@ -283,13 +285,44 @@ def quantile_interval(ordered: Ordered, q: float, infinite: int = 0) -> Estimate
     value = _at(ordered, rank(q, n))
     below = _at(ordered, low) if low >= 1 else 0.0
     above = _at(ordered, high) if high <= n else math.inf
-    need = math.ceil(math.log(ALPHA / 2) / math.log(q))
-    note = (
-        None
-        if high <= n
-        else f"at least {need} requests are needed to pass, {n} {'was' if n == 1 else 'were'} judged"
-    )
-    return Estimate(value, below, above, n, note)
+    return Estimate(value, below, above, n, None if high <= n else _too_few(unanimous(q), n))
+
+
+def requests_needed(objective: Objective) -> float:
+    """The fewest requests with which an objective can pass, if all of them are good; infinite where no number can."""
+    upper = objective.op.startswith("<")
+    if objective.metric in TIMES:
+        if objective.quantile is None:
+            return 2  # a mean of one has no interval
+        if objective.quantile == 1:
+            return 1
+        return unanimous(objective.quantile if upper else 1 - objective.quantile)
+    if objective.metric in SHARES:
+        return unanimous(1 - objective.threshold if upper else objective.threshold)
+    return 1
+
+
+def unanimous(p: float) -> float:
+    """The smallest n with p^n <= ALPHA / 2: so many of n alike show that a share is beyond p, or a quantile within.
+
+    For a quantile it is the n of which X(n) is the interval's upper end, for a share that of Clopper and Pearson.
+    """
+    if p >= 1:
+        return math.inf
+    return max(1, math.ceil(math.log(ALPHA / 2) / math.log(p))) if p > 0 else 1
+
+
+def _too_few(need: float, n: int) -> str | None:
+    if n >= need:
+        return None
+    judged = f"{n} {'was' if n == 1 else 'were'} judged"
+    if math.isinf(need):
+        return f"no number of requests is enough to pass, {judged}"
+    return f"at least {need:.0f} requests are needed to pass, {judged}"
+
+
+def _noted(*notes: str | None) -> str | None:
+    return "; ".join(filter(None, notes)) or None
 
 
 def interval_ranks(n: int, q: float) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""Idle while pending: no answer for longer than a batch takes, although requests are in flight all that time.
+"""Idle while pending: no success for longer than a batch takes, although requests are in flight all that time.
 
 Triton's batcher can sleep for up to 500 ms with requests pending (a queue policy or priorities switch prefetch off);
 other servers have their own ways to forget.  From the client's records alone it is a stretch without any answer,
@@ -17,6 +17,7 @@ from loadgen.analysis.frame import Frame
 from loadgen.analysis.percentiles import quantile
 from loadgen.analysis.server import Counted
 from loadgen.records import Doubt
+from loadgen.triton.facts import ServerKind
 from loadgen.units import show_ns
 
 LEAST_NS, USUAL = 250_000_000, 2
@@ -26,9 +27,10 @@ _LISTED = 100
 def stalls(name: str, rows: Frame, counted: Sequence[Counted]) -> list[dict[str, Any]]:
     """Of one phase: [{phase, start_ns, end_ns, in_flight}], stamps in ns of the run, in order.
 
-    Streamed answers are left out: their first answer is not their end.
+    Streamed answers are left out: their first answer is not their end.  So are refusals and errors: a server that
+    turns others away at once may still sleep over those it took.  What timed out was in flight until then.
     """
-    mine = rows.where(rows.sent & ~rows.streamed)
+    mine = rows.where(rows.sent & ~rows.streamed & (rows.ok | rows.timeout))
     if len(mine) < 2:  # noqa: PLR2004 - a stretch has two ends
         return []
     sent, done = mine.sent_ns, mine.done_ns
@@ -80,20 +82,23 @@ def listed(found: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(longest, key=lambda one: int(one["start_ns"]))
 
 
-def stall_doubts(found: Sequence[Mapping[str, Any]]) -> list[Doubt]:
-    """One for all of them."""
+def stall_doubts(found: Sequence[Mapping[str, Any]], server: ServerKind) -> list[Doubt]:
+    """One for all of them: `idle_while_pending` where it may be Triton's batcher, else `stalled`."""
     if not found:
         return []
     longest = max(found, key=lambda one: one["end_ns"] - one["start_ns"])
     total = sum(one["end_ns"] - one["start_ns"] for one in found)
     times = "once" if len(found) == 1 else f"{len(found)} times"
     text = (
-        f"{times} no request ended although some were in flight, {show_ns(total)} in all: the longest for "
+        f"{times} no request succeeded although some were in flight, {show_ns(total)} in all: the longest for "
         f"{show_ns(longest['end_ns'] - longest['start_ns'])} with {longest['in_flight']} in flight all along, from "
         f"{longest['start_ns'] / 1e9:.3f} s of the run on"
     )
-    hint = (
-        "the server sat idle or was frozen, or one execution took that long: a Triton with a queue policy or priorities can sleep for 500 ms; "
-        "`loadgen run --trace-server` and `loadgen explain` tell which"
+    hint = "the server sat idle or was frozen, or one execution took that long"
+    if server is not ServerKind.TRITON:
+        return [Doubt("stalled", text, f"{hint}: see its log and what else its machine did then")]
+    hint += (
+        ": a Triton with a queue policy or priorities can sleep for 500 ms; `loadgen run --trace-server` and "
+        "`loadgen explain` tell which"
     )
     return [Doubt("idle_while_pending", text, hint)]

@@ -21,8 +21,9 @@ from loadgen.analysis.slo import Measured, judge
 from loadgen.analysis.stalls import listed, stall_doubts, stalls
 from loadgen.analysis.streaming import streaming
 from loadgen.analysis.told import completed
-from loadgen.analysis.watched import watched
+from loadgen.analysis.watched import metrics_page, watched
 from loadgen.runread import Run, read_run
+from loadgen.triton.facts import server_kind
 
 FORMAT = 1
 BURSTINESS = ("gap_cv", "dispersion", "bins", "largest_burst")  # of planned arrivals (loadgen.planstory)
@@ -62,7 +63,7 @@ def summarise(
         for figures_of, part, span in zip(phases, parts, spans, strict=True):
             figures_of["streaming"] = streaming(part, span.share, span.span_ns, kinds, bounds)
         total["streaming"] = streaming(kept, share, total["span_ns"], kinds, bounds)
-    server = server_figures(run, frame) | {"watched": watched(run, frame)}
+    server = server_figures(run, frame) | {"watched": watched(run, frame), "metrics": metrics_page(run)}
     told = counted(run, frame)
     silent = [
         one
@@ -71,7 +72,9 @@ def summarise(
             info["phases"][i]["name"], parts[i], [c for c in told if c.phase == info["phases"][i]["name"]]
         )
     ]
-    doubts = validity.doubts(info, frame, phases, total, server) + stall_doubts(silent)
+    doubts = validity.doubts(info, frame, phases, total, server) + stall_doubts(
+        silent, server_kind(info.get("server"))
+    )
     ends = [info["phases"][i].get("unknown", 0) for i in measured]
     unknown = None if None in ends else sum(ends)
     seen = Measured(kept, share, total["span_ns"], server, unknown, bounds, stream_kinds)

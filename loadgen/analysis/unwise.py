@@ -6,16 +6,19 @@ know servers, nor how notes are shown.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from loadgen.traffic.objective import TIMES
+from loadgen.analysis.goodput import bounds_of
+from loadgen.analysis.slo import requests_needed
+from loadgen.traffic.objective import STREAM_TIMES, TIMES
 from loadgen.units import show_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from loadgen.planstory import PhaseStory
+    from loadgen.planstory import PhaseStory, Spread
     from loadgen.records import Plan
     from loadgen.traffic.objective import Objective
     from loadgen.traffic.profile import Kind, TrafficProfile
@@ -36,12 +39,27 @@ class _Asked:
     def kinds_of(self, objective: Objective) -> list[Kind]:
         return [k for k in self.profile.kinds.values() if objective.kind in (None, k.name)]
 
+    def judged(self, objective: Objective) -> int | None:
+        """How many requests (of chunk gaps: gaps) will be judged if all are answered; None: the server decides."""
+        n = 0.0
+        for story in self.stories:
+            for kind in self.kinds_of(objective) if story.measured else ():
+                each = _values_each(kind, story.kinds[kind.name].output, objective)
+                planned = _planned(story, kind.name)
+                if planned is None or each is None:
+                    return None
+                given_up = (
+                    kind.cancel.share if kind.cancel is not None else 0.0
+                )  # among the first of a dialogue
+                n += planned * (each - given_up)
+        return round(n)
+
 
 def unwise(profile: TrafficProfile, plan: Plan, stories: Sequence[PhaseStory]) -> list[str]:
     """Notes on a profile and its plan, one sentence each; none is an error."""
     asked = _Asked(profile, plan, stories)
     rules = (
-        _few_for_a_percentile,
+        _few_to_decide,
         _timeout_in_front,
         _cold_slots,
         _burst_over_cap,
@@ -52,32 +70,64 @@ def unwise(profile: TrafficProfile, plan: Plan, stories: Sequence[PhaseStory]) -
     return [note for rule in rules for note in rule(asked)]
 
 
-def _few_for_a_percentile(asked: _Asked) -> Iterator[str]:
-    measured = [story for story in asked.stories if story.measured]
+def _few_to_decide(asked: _Asked) -> Iterator[str]:
     for objective in asked.profile.objectives:
-        quantile = objective.quantile
-        if quantile is None or quantile == 1:
+        if objective.metric == "goodput" and not _bounded(asked):
+            yield (
+                f'objective "{objective.text}": no other objective bounds a time of one request, so none is good or bad; '
+                'add one, e.g. "latency p95 < 1s"'
+            )
             continue
-        counts = [
-            (story.kinds[kind.name].planned, _requests_each(kind))
-            for story in measured
-            for kind in asked.kinds_of(objective)
-        ]
-        if any(count is None for count, _ in counts):
-            continue  # a closed loop's: the server decides
-        n, needed = sum((count or 0) * each for count, each in counts), round(_BEYOND / (1 - quantile))
-        if n < needed:
+        needed, n = requests_needed(objective), asked.judged(objective)
+        if needed == 1 or n is None:
+            continue
+        quantile = objective.quantile
+        if math.isinf(needed):
+            yield f'objective "{objective.text}": no number of requests can prove it; leave room for one that fails'
+        elif n < needed:
+            yield (
+                f'objective "{objective.text}": about {n:,} requests will be judged, and it cannot pass with fewer than '
+                f"{needed:,.0f}, however good they are; plan {needed:,.0f} or more"
+            )
+        elif quantile is not None and n < (plenty := round(_BEYOND / (1 - quantile))):
             yield (
                 f'objective "{objective.text}": about {n:,} requests will be judged, of which {n * (1 - quantile):.1f} lie '
-                f"beyond it, so chance decides; plan {needed:,} or more"
+                f"beyond it, so chance decides; plan {plenty:,} or more"
             )
 
 
-def _requests_each(kind: Kind) -> int:
-    """How many requests an arrival brings: a dialogue has several."""
+def _bounded(asked: _Asked) -> bool:
+    kinds = list(asked.profile.kinds)
+    streams = [place for place, kind in enumerate(asked.profile.kinds.values()) if _streams(kind)]
+    return any(bound.kinds for bound in bounds_of([o.text for o in asked.profile.objectives], kinds, streams))
+
+
+def _streams(kind: Kind) -> bool:
+    return kind.stream or (kind.text is not None and kind.text.stream)
+
+
+def _planned(story: PhaseStory, kind: str) -> float | None:
+    """How many requests of a kind a phase has; of a timed closed loop, how many its pauses leave room for at most."""
+    told = story.kinds[kind]
+    if told.planned is None and story.think_ns and story.span_ns:
+        return story.users * (1 + story.span_ns // story.think_ns) * told.share
+    return told.planned
+
+
+def _values_each(kind: Kind, output: Spread | None, objective: Objective) -> float | None:
+    """How many values of a metric an arrival brings: a dialogue has several requests, an answer several gaps."""
+    requests = 1
     if kind.sequence is not None:
-        return kind.sequence.requests
-    return 1 if kind.chat is None else kind.chat.turns
+        requests = kind.sequence.requests
+    elif kind.chat is not None:
+        requests = kind.chat.turns
+    if objective.metric not in STREAM_TIMES:
+        return requests
+    if not _streams(kind):
+        return 0
+    if objective.metric == "chunk gap":
+        return None if output is None else requests * max(0.0, output.mean - 1)
+    return requests
 
 
 def _timeout_in_front(asked: _Asked) -> Iterator[str]:

@@ -9,15 +9,18 @@ loadgen.analysis.steadiness.  This module must not know how doubts are shown or 
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from loadgen.analysis import clientside, steadiness, tokens
 from loadgen.analysis.figures import answered
 from loadgen.analysis.frame import Frame, measured_phases
 from loadgen.analysis.words import amount
-from loadgen.records import Doubt
+from loadgen.records import Doubt, Outcome
 from loadgen.units import show_ns
 
 MOST_LOST = 0.01  # a larger share of requests without an answer bends every percentile that is printed
 FEW, FEW_P999 = 100, 1000
+REFUSED, ERRORS = 3, 10  # failures in a row that no server has by chance, which is there
 MOST_HITS = 0.01
 UNBATCHED = 1.05
 OUTAGES = ("connect", "connection", "refused_stream")
@@ -85,12 +88,14 @@ def doubts(
         _ended,
         _unknown_ends,
         _nothing,
+        _outage,
         _lost,
         _few,
         _steadiness,
         _warm_up,
         _server,
         _cache,
+        _metrics,
         _batching,
         _tokens,
         _status_only,
@@ -222,6 +227,35 @@ def _of_failures(errors: dict[str, Any], bad: int) -> str:
     )
 
 
+def _outage(seen: Evidence) -> list[Doubt]:
+    """The server went away: more than MOST_LOST of a phase failed in one stretch without a success or a rejection.
+
+    A server that is there and fails, or is full, answers others in between.  One that refuses connections is gone
+    after REFUSED in a row, one that answers errors after ERRORS; a timeout says neither.
+    """
+    if not seen.total["counts"]["ok"]:
+        return []  # that says all
+    for told, _, rows in seen.measured:
+        mine = rows.where(rows.judged & ~rows.dropped)
+        order = np.argsort(mine.done_ns, kind="stable")
+        failed, done = mine.failed[order], mine.done_ns[order]
+        refused = mine.outcome[order] == Outcome.CONNECT
+        stretch = np.cumsum((mine.ok | mine.rejected)[order])  # the same number between two signs of life
+        bad = np.bincount(stretch[failed])
+        gone = np.bincount(stretch[failed & refused], minlength=bad.size)
+        away = (bad > MOST_LOST * len(mine)) & ((bad >= ERRORS) | (gone >= REFUSED))
+        if away.any():
+            most = int(np.argmax(np.where(away, bad, 0)))
+            at = done[failed & (stretch == most)]
+            text = (
+                f"phase {told['name']}: the server went away: {bad[most]} of {amount(len(mine), 'request')} failed in a "
+                f"row, without a success or a rejection between {at[0] / 1e9:.3f} s and {at[-1] / 1e9:.3f} s of the run"
+            )
+            hint = "see the errors and the server's log: no figure of this run is one of a server that was there; repeat it"
+            return [Doubt("outage", text, hint, True)]
+    return []
+
+
 def _few(seen: Evidence) -> list[Doubt]:
     n = seen.total["counts"]["ok"]
     if not 0 < n < FEW_P999:
@@ -285,7 +319,8 @@ def _server(seen: Evidence) -> list[Doubt]:
 
 
 def _cache(seen: Evidence) -> list[Doubt]:
-    hits, n = seen.server["cache_hits"] or 0, seen.server["request_count"] or 0
+    hits = seen.server["cache_hits"] or 0
+    n = (seen.server["request_count"] or 0) - (seen.server["fail_count"] or 0)  # a refusal is no answer
     if hits <= MOST_HITS * n:
         return []
     text = (
@@ -295,6 +330,21 @@ def _cache(seen: Evidence) -> list[Doubt]:
     )
     hint = "latencies are of a mixture that hangs on how often inputs repeat: switch response_cache off to measure the model"
     return [Doubt("cache_hits", text, hint)]
+
+
+def _metrics(seen: Evidence) -> list[Doubt]:
+    page = seen.server.get("metrics")
+    if page is None or not (page["failed"] or (page["why"] and not page["looks"])):
+        return []
+    hint = "name the page with --metrics, e.g. http://host:8002/metrics, and see that it answers from here"
+    if page["failed"] == page["looks"]:
+        text = f"the metrics page {page['url']} could not be read: {page['why']}; its figures are missing"
+        return [Doubt("no_metrics", text, hint)]
+    text = (
+        f"the metrics page {page['url']} could not be read in {page['failed']} of {page['looks']} looks: {page['why']}; its "
+        "figures are of the others alone"
+    )
+    return [Doubt("metrics_gaps", text, hint)]
 
 
 def _batching(seen: Evidence) -> list[Doubt]:

@@ -25,6 +25,33 @@ Row = dict[str, Any]
 Pair = tuple[Row, Row]
 
 
+def metrics_page(run: Run) -> dict[str, Any] | None:
+    """The metrics page that was to be read along the measured phases: how often it was looked at, how often in vain and
+    why (the first reason, or that of the look before the load).  None where there was none to read.
+    """
+    told = run.info.get("metrics")
+    if not told:
+        return None
+    spans = _spans(run)
+    tried = [row for row in run.watch if "metrics" in row or "no_metrics" in row]
+    looks = [
+        row for row in tried if any(a <= row["t_ns"] and (b is None or row["t_ns"] <= b) for a, b in spans)
+    ]
+    vain = [row["no_metrics"] for row in looks if "no_metrics" in row]
+    return {
+        "url": told["url"],
+        "looks": len(looks),
+        "failed": len(vain),
+        "why": next(iter(vain), told["why"]),
+    }
+
+
+def _spans(run: Run) -> list[tuple[int, int | None]]:
+    """Begin and end of the measured phases that began."""
+    return [(p["start_ns"], p.get("end_ns") or p.get("load_end_ns")) for p in run.info.get("phases", [])
+            if p.get("measured") and p.get("start_ns") is not None]  # fmt: skip
+
+
 def watched(run: Run, frame: Frame) -> dict[str, Any] | None:
     """Figures of the measured phases; None where nobody watched.  Each is None where it was not told.
 
@@ -32,9 +59,7 @@ def watched(run: Run, frame: Frame) -> dict[str, Any] | None:
     requests waiting before an execution, `rejected` failures by the server's reason, `gpu` as in `_gpu`,
     `timeline` a point a window between looks: its end in ns of the run, successes/s, mean batch, pending.
     """
-    spans = [(p["start_ns"], p.get("end_ns") or p.get("load_end_ns")) for p in run.info.get("phases", [])
-             if p.get("measured") and p.get("start_ns") is not None]  # fmt: skip
-    rows = run.watch
+    spans, rows = _spans(run), run.watch
     if not rows or not spans:
         return None
     phases = [[row for row in rows if a <= row["t_ns"] and (b is None or row["t_ns"] <= b)] for a, b in spans]
@@ -45,7 +70,7 @@ def watched(run: Run, frame: Frame) -> dict[str, Any] | None:
     told, resets = _timeline(phases)
     return {
         "looks": len(inside),
-        "failed_looks": sum("why" in row for row in inside),
+        "failed_looks": sum("why" in row or "no_metrics" in row for row in inside),
         "resets": resets,
         "cpu_cores": _cores(pairs),
         "memory_bytes": max((row["memory_bytes"] for row in inside if "memory_bytes" in row), default=None),

@@ -57,6 +57,6 @@ def client(
             f"  ({c.requests:,} requests, 32 users, one worker)"
         )
     if failed is not None:
-        raise type(failed)(f"the figures are not stored for later runs: {failed}")
+        raise failed
     if not as_json:
         typer.echo(f"stored in {path}")

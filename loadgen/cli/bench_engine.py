@@ -13,6 +13,7 @@ import typer
 from loadgen import interrupts
 from loadgen.cli import sources
 from loadgen.cli.progress import Progress
+from loadgen.exits import ExitCode
 from loadgen.records import LoadgenError, NotMeasuredError
 from loadgen.units import UnitError, parse_bytes, parse_duration, show_bytes, show_ns
 
@@ -119,7 +120,7 @@ def _nothing_kept() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         typer.echo("interrupted: nothing was measured", err=True)
-        raise typer.Exit(130) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
 
 
 def _end(told: dict[str, Any], file: Path) -> None:
@@ -131,11 +132,11 @@ def _end(told: dict[str, Any], file: Path) -> None:
     if told.get("not_written"):
         raise NotMeasuredError(told["not_written"])
     if not told["finished"]:
-        raise typer.Exit(130)
+        raise typer.Exit(ExitCode.INTERRUPTED)
     if not any(cell["median_ns"] for cell in told["cells"]):
         raise NotMeasuredError("no cell was measured")
     if told.get("choice") is not None and told["choice"]["runtime"] is None:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.MISSED)
 
 
 def _names(text: str) -> tuple[str, ...]:

@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-from loadgen.cli.output import printed
-
 
 def check(
     run: Annotated[Path, typer.Argument(help="A run folder, e.g. runs/20260102T030405-steady.")],
@@ -31,15 +29,14 @@ def check(
         raise LoadgenError(
             f'{run}: its profile states no objective; give one with --objective, e.g. "latency p99 < 250ms"'
         )
-    with printed():
-        if as_json:
-            from loadgen.report.write import dumps
+    if as_json:
+        from loadgen.report.write import dumps
 
-            typer.echo(dumps({key: summary[key] for key in ("valid", "doubts", "slo")}), nl=False)
-        else:
-            from rich.console import Console
+        typer.echo(dumps({key: summary[key] for key in ("valid", "doubts", "slo")}), nl=False)
+    else:
+        from rich.console import Console
 
-            from loadgen.report.text import print_verdicts
+        from loadgen.report.text import print_verdicts
 
-            print_verdicts(summary, Console(highlight=False))
+        print_verdicts(summary, Console(highlight=False))
     raise typer.Exit(exit_code(summary))

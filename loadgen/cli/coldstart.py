@@ -12,9 +12,9 @@ import typer
 
 from loadgen.cli.connect import CaCert, Cert, Header, Insecure, Key, command, connect_options
 from loadgen.cli.demo import Protocol
-from loadgen.cli.output import printed
 from loadgen.cli.progress import Progress
 from loadgen.cli.quick import numpy_without_threads
+from loadgen.exits import ExitCode
 from loadgen.records import LoadgenError
 from loadgen.target import parse_target
 from loadgen.units import UnitError, parse_duration
@@ -129,7 +129,9 @@ def coldstart(
             else:
                 drop_run_folder(path)
     _show(cold, path, as_json=as_json)
-    raise typer.Exit(130 if cold["status"] == "interrupted" else 0 if answered(cold) else 3)
+    if cold["status"] == "interrupted":
+        raise typer.Exit(ExitCode.INTERRUPTED)
+    raise typer.Exit(ExitCode.OK if answered(cold) else ExitCode.NOT_VALID)
 
 
 def _whole(cold: dict[str, Any]) -> dict[str, Any]:
@@ -144,11 +146,10 @@ def _show(cold: dict[str, Any], path: Path, *, as_json: bool) -> None:
     from loadgen.analysis.coldstart import summarise
     from loadgen.report.coldstart import print_coldstart
 
-    with printed():
-        if as_json:
-            typer.echo(_dumps({"folder": str(path), **_whole(cold)}), nl=False)
-        else:
-            print_coldstart(cold, summarise(cold), Console(highlight=False), path)
+    if as_json:
+        typer.echo(_dumps({"folder": str(path), **_whole(cold)}), nl=False)
+    else:
+        print_coldstart(cold, summarise(cold), Console(highlight=False), path)
 
 
 def _dumps(value: dict[str, Any]) -> str:

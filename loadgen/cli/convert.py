@@ -12,6 +12,7 @@ from loadgen import interrupts
 from loadgen.cli import serving, sources
 from loadgen.cli.output import stderr_console
 from loadgen.convert.serve_options import Flavour, PlanOptions
+from loadgen.exits import ExitCode
 from loadgen.records import LoadgenError
 from loadgen.units import UnitError, parse_duration, show_bytes
 
@@ -103,7 +104,7 @@ def convert(
 ) -> None:
     """Convert a PyTorch model to ONNX and publish it for Triton, once it says what PyTorch says.
 
-    Exit code: 0 published, 1 a parity limit was missed, 2 what was asked for cannot be done, 130 interrupted; only with
+    Exit code: 0 published, 1 a parity limit was missed, 2 what was asked for cannot be done, 3 it cannot be written, 130 interrupted; only with
     0 has anything been published.
 
     Example: loadgen convert minilm --max-batch 16 --delay 2ms
@@ -178,7 +179,7 @@ def convert(
         result = run_convert(source, options, step, interrupts.settle)
     except KeyboardInterrupt:
         step("interrupted: nothing was published")
-        raise typer.Exit(130) from None
+        raise typer.Exit(ExitCode.INTERRUPTED) from None
     for warning in result.sidecar["serving"]["warnings"]:
         step(f"warning: {warning}")
     step(f"done: {result.folder}")

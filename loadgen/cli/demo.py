@@ -11,6 +11,7 @@ import typer
 
 from loadgen.cli.progress import Progress
 from loadgen.cli.run import conclude
+from loadgen.exits import ExitCode
 
 
 class Protocol(StrEnum):
@@ -49,7 +50,7 @@ def demo(
     conclude(measured.path, interrupted=measured.interrupted, as_json=as_json, judge=unanswered)
 
 
-def unanswered(summary: dict[str, Any]) -> int:
-    """0 when every request of the demo was answered, else 3."""
+def unanswered(summary: dict[str, Any]) -> ExitCode:
+    """OK when every request of the demo was answered."""
     counts = summary["total"]["counts"]
-    return 0 if 0 < counts["ok"] == counts["planned"] else 3
+    return ExitCode.OK if 0 < counts["ok"] == counts["planned"] else ExitCode.NOT_VALID

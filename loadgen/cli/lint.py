@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from loadgen.cli.output import printed
+from loadgen.exits import ExitCode
 from loadgen.records import LoadgenError
 
 if TYPE_CHECKING:
@@ -56,15 +56,14 @@ def lint(
     found = unfit(
         served, asked, stories, cores=allowed, where=str(profile), engine_rows=_rows(engine, config)
     )
-    with printed():
-        if as_json:
-            typer.echo(json.dumps([asdict(one) for one in found], indent=1))
-        else:
-            for one in found:
-                typer.echo(f"{one.code}: {one.text}\n    see it: {one.show}")
-            if not found:
-                typer.echo(f"{served.name}: nothing found against {profile}")
-    raise typer.Exit(1 if found else 0)
+    if as_json:
+        typer.echo(json.dumps([asdict(one) for one in found], indent=1))
+    else:
+        for one in found:
+            typer.echo(f"{one.code}: {one.text}\n    see it: {one.show}")
+        if not found:
+            typer.echo(f"{served.name}: nothing found against {profile}")
+    raise typer.Exit(ExitCode.MISSED if found else ExitCode.OK)
 
 
 def _rows(engine: str | None, config: str) -> tuple[int, int] | None:

@@ -1,8 +1,6 @@
-"""The console script: errors become one line and an exit code.
+"""The console script: errors become one line and an exit code (exits.ExitCode has the table and the precedence).
 
-Exit codes: 0 ok, 1 an objective was missed, 2 usage (nothing was sent), 3 the measurement is not valid or
-something broke, 130 interrupted; who reads what we print, or stops reading, changes none of them.  Nothing
-heavy is imported before the first `try`.
+Who reads what we print, or stops reading, changes no code.  Nothing heavy is imported before the first `try`.
 """
 
 from __future__ import annotations
@@ -11,8 +9,11 @@ import contextlib
 import errno
 import os
 import sys
+import traceback
 
 from loadgen import interrupts
+from loadgen.cli.output import outlive_readers
+from loadgen.exits import ExitCode
 
 TRACE = "LOADGEN_TRACE"
 _OF_THE_MACHINE = (
@@ -33,17 +34,28 @@ def main() -> None:
     os.environ.setdefault(
         "GRPC_ENABLE_FORK_SUPPORT", "0"
     )  # we only start programs; it talks on stderr about that
+    outlive_readers()
     try:
         code = _call()
     except KeyboardInterrupt:
         _tell("interrupted\n")
-        code = 130
-    except (BrokenPipeError, SystemExit):  # `loadgen report | head`: the reader had enough; rich exits of it
-        code = 0
+        code = ExitCode.INTERRUPTED
+    except SystemExit as why:
+        code = _code_of(why)
+    except Exception as why:  # noqa: BLE001 - the last door: Python's own code for it, 1, is another's
+        code = _fault(why)
     interrupts.settle()
     code = _flushed(code)
     interrupts.leave(code)
     sys.exit(code)
+
+
+def _code_of(why: SystemExit) -> int:
+    """Of some library's own end; one with words is a fault."""
+    if isinstance(why.code, str):
+        _tell(f"error: {why.code}\n")
+        return ExitCode.NOT_VALID
+    return why.code or ExitCode.OK
 
 
 def _open_standard_streams() -> None:
@@ -73,14 +85,14 @@ def _flushed(code: int) -> int:
             stream.flush()
         except OSError as why:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-            if not isinstance(why, BrokenPipeError) and stream is sys.stdout:
-                code = code or _of_machine(why)
+            if stream is sys.stdout and code != ExitCode.USAGE:
+                code = _of_machine(why)
     return code
 
 
 def _of_machine(why: OSError) -> int:
     _tell(f"error: cannot write {why.filename or 'standard output'}: {why.strerror}\n")
-    return 3
+    return ExitCode.NOT_VALID
 
 
 def _call() -> int:
@@ -93,7 +105,7 @@ def _call() -> int:
         # Not by typer's own main, which makes an exit code of an interrupt that nobody has told.
         command = typer.main.get_command(app)
         with command.make_context("loadgen", sys.argv[1:]) as context:
-            return command.invoke(context) or 0
+            return command.invoke(context) or ExitCode.OK
     except typer.Exit as why:
         return why.exit_code
     except typer.Abort as why:
@@ -101,22 +113,28 @@ def _call() -> int:
     except LoadgenError as why:
         _tell(f"error: {why}\n")
         return why.exit_code
-    except (BrokenPipeError, KeyboardInterrupt):
-        raise
-    except Exception as why:  # the last door: a fault of ours, or of the machine
+    except Exception as why:
         show = getattr(why, "show", None)
-        if show is not None:  # click's usage errors; newer versions of typer bring a copy of click along
-            with contextlib.suppress(OSError):
-                show()
-            return int(getattr(why, "exit_code", 2))
-        if interrupts.came():  # code in C, and some in Python, answers an interrupt with a fault of its own
-            raise KeyboardInterrupt from why
-        if os.environ.get(TRACE):
+        if show is None:
             raise
-        if isinstance(why, OSError) and why.errno in _OF_THE_MACHINE:
-            return _of_machine(why)
-        _tell(f"error: {type(why).__name__}: {why} (a fault in loadgen; {TRACE}=1 shows where)\n")
-        return 3
+        with contextlib.suppress(
+            OSError
+        ):  # click's usage errors; newer versions of typer bring a copy of click along
+            show()
+        return int(getattr(why, "exit_code", ExitCode.USAGE))
+
+
+def _fault(why: Exception) -> int:
+    """Of ours, or of the machine."""
+    if interrupts.came():  # code in C, and some in Python, answers an interrupt with a fault of its own
+        _tell("interrupted\n")
+        return ExitCode.INTERRUPTED
+    if os.environ.get(TRACE):
+        _tell("".join(traceback.format_exception(why)))
+    if isinstance(why, OSError) and why.errno in _OF_THE_MACHINE:
+        return _of_machine(why)
+    _tell(f"error: {type(why).__name__}: {why} (a fault in loadgen; {TRACE}=1 shows where)\n")
+    return ExitCode.NOT_VALID
 
 
 if __name__ == "__main__":

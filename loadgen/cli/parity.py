@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from loadgen.cli.progress import Progress
+from loadgen.exits import ExitCode
 
 
 def parity(
@@ -49,4 +50,4 @@ def parity(
             typer.echo(f"beyond the limits: {fault}")
         typer.echo("passed" if climbed.passed else "failed")
     if not climbed.passed:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.MISSED)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from loadgen.exits import ExitCode
 from loadgen.records import LoadgenError
 
 app = typer.Typer(
@@ -49,7 +50,7 @@ def lint(files: Files) -> None:
             continue
         typer.echo("\n".join(lines))
     if bad:
-        raise typer.Exit(2)
+        raise typer.Exit(ExitCode.USAGE)
 
 
 def _linted(file: Path) -> list[str]:
@@ -130,6 +131,7 @@ def synth(
 
     Example: loadgen profile synth trace.csv --keys "{columns: {time: t, input: tokens}, unit: ms}" --out fit.yaml
     """
+    from loadgen.runfile import write_atomic
     from loadgen.traffic.synth import synthesize
     from loadgen.traffic.trace import parse_trace
     from loadgen.traffic.traces.read import read_trace
@@ -144,7 +146,7 @@ def synth(
     if out is None:
         typer.echo(text, nl=False)
     else:
-        out.write_text(text, encoding="utf-8")
+        write_atomic(out, text)
         typer.echo(f"wrote {out}", err=True)
 
 

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from loadgen.cli.output import printed
 from loadgen.records import LoadgenError
 
 
@@ -24,14 +23,13 @@ def report(
 
     failed: list[LoadgenError] = []
     summary = write_reports(run, html, failed.append)
-    with printed():
-        if as_json:
-            typer.echo(dumps(summary), nl=False)
-        else:
-            from rich.console import Console
+    if as_json:
+        typer.echo(dumps(summary), nl=False)
+    else:
+        from rich.console import Console
 
-            from loadgen.report.text import print_summary
+        from loadgen.report.text import print_summary
 
-            print_summary(summary, Console(highlight=False), None if failed else html or run)
+        print_summary(summary, Console(highlight=False), None if failed else html or run)
     if failed:
         raise failed[0]

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loadgen.exits import ExitCode
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -71,7 +73,7 @@ def check(path: _Where = Path("model_repository"), as_json: _Json = False) -> No
                 )
         refused = sum(model.refused for model in models)
         typer.echo(f"{len(models)} models, {refused} would not load")
-    raise typer.Exit(int(any(model.refused for model in models)))
+    raise typer.Exit(ExitCode.MISSED if any(model.refused for model in models) else ExitCode.OK)
 
 
 def _elsewhere(model: StoredModel) -> Iterator[Finding]:

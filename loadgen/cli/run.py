@@ -13,9 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from loadgen.cli.connect import CaCert, Cert, Header, Insecure, Key, command, connect_options
-from loadgen.cli.output import printed
 from loadgen.cli.progress import Progress
 from loadgen.cli.quick import numpy_without_threads
+from loadgen.exits import ExitCode
 from loadgen.records import LoadgenError
 from loadgen.target import parse_target
 from loadgen.units import UnitError, parse_duration
@@ -109,7 +109,7 @@ def run(
             plan_file=plan,
             beside=None
             if metrics is None
-            else replace(known_beside(at), metrics_url=parse_target(metrics).url),
+            else replace(known_beside(at), metrics_url=parse_target(metrics).url, asked=True),
             workers=workers,
             realtime=realtime,
             cores=parse_cores(pin),
@@ -139,7 +139,7 @@ def parse_cores(text: str | None) -> tuple[int, ...]:
 
 
 def conclude(
-    path: Path, *, interrupted: bool, as_json: bool, judge: Callable[[dict[str, Any]], int] | None = None
+    path: Path, *, interrupted: bool, as_json: bool, judge: Callable[[dict[str, Any]], ExitCode] | None = None
 ) -> None:
     """Writes the reports of a run, prints them, and exits with the code that says how it went.
 
@@ -153,12 +153,11 @@ def conclude(
 
     failed: list[LoadgenError] = []
     summary = write_reports(path, failed=failed.append)
-    code = 130 if interrupted else (judge or exit_code)(summary)
-    with printed():
-        if as_json:
-            typer.echo(json.dumps({"run": str(path), **summary}, indent=1))
-        else:
-            print_summary(summary, Console(highlight=False), None if failed else path)
-    if failed and not interrupted:
+    code = ExitCode.INTERRUPTED if interrupted else (judge or exit_code)(summary)
+    if as_json:
+        typer.echo(json.dumps({"run": str(path), **summary}, indent=1))
+    else:
+        print_summary(summary, Console(highlight=False), None if failed else path)
+    if failed:
         raise failed[0]
     raise typer.Exit(code)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from loadgen.exits import ExitCode
 from loadgen.records import LoadgenError
 from loadgen.target import parse_target
 from loadgen.units import UnitError, parse_duration, show_ns
@@ -148,7 +149,7 @@ def status(name: Name = "default", as_json: AsJson = False) -> None:
             told = (row["name"], row.get("version"), row.get("state", "not loaded"), row.get("reason"))
             typer.echo(" ".join(f"model      {' '.join(filter(None, told))}".splitlines()))
     if not facts["running"]:
-        raise typer.Exit(1)
+        raise typer.Exit(ExitCode.MISSED)
 
 
 def _word(value: Any) -> str:

@@ -15,11 +15,16 @@ import typer
 from typer.core import TyperGroup
 
 from loadgen.cli.connect import CaCert, Cert, Header, Insecure, Key, command, connect_options
-from loadgen.cli.output import printed
 from loadgen.cli.progress import Progress
 from loadgen.cli.quick import numpy_without_threads
+from loadgen.exits import ExitCode
 
-EXITS = {"clear": 0, "close": 0, "none": 1, "inconclusive": 3}
+EXITS = {
+    "clear": ExitCode.OK,
+    "close": ExitCode.OK,
+    "none": ExitCode.MISSED,
+    "inconclusive": ExitCode.NOT_VALID,
+}
 
 
 class _Begins(TyperGroup):
@@ -144,7 +149,7 @@ def _go(drive: Callable[[Progress], Any], as_json: bool, quiet: bool) -> None:
     with Progress(quiet=quiet) as progress:
         swept = drive(progress)
     result = _told(swept.path, as_json)
-    raise typer.Exit(130 if swept.interrupted else EXITS[result["best"]["verdict"]])
+    raise typer.Exit(ExitCode.INTERRUPTED if swept.interrupted else EXITS[result["best"]["verdict"]])
 
 
 def _told(folder: Path, as_json: bool) -> dict[str, Any]:
@@ -154,16 +159,15 @@ def _told(folder: Path, as_json: bool) -> dict[str, Any]:
     from loadgen.runfile import write_atomic
 
     result = read_sweep(folder)
-    with printed():  # first: a full disk or an archive's folder hides no result
-        if as_json:
-            typer.echo(json.dumps(result, indent=1))
-        else:
-            from rich.console import Console
+    # shown before it is written: a full disk or an archive's folder hides no result
+    if as_json:
+        typer.echo(json.dumps(result, indent=1))
+    else:
+        from rich.console import Console
 
-            print_sweep(result, Console(highlight=False))
+        print_sweep(result, Console(highlight=False))
     write_atomic(folder / RESULT, dumps(result))
     write_atomic(folder / PAGE, render_sweep(result))
-    with printed():
-        if not as_json:
-            typer.echo(f"\n{folder / PAGE}")
+    if not as_json:
+        typer.echo(f"\n{folder / PAGE}")
     return result

@@ -14,6 +14,7 @@ import numpy.typing as npt
 from loadgen.convert import inputs
 from loadgen.convert.encoder import Encoder, first_line
 from loadgen.convert.session import SessionError, open_session
+from loadgen.exits import ExitCode
 from loadgen.records import LoadgenError
 
 LARGEST = 1e-4  # FP32: what reordering of sums may cost, as a share of the reference's largest magnitude
@@ -43,7 +44,7 @@ class ParityError(LoadgenError):
 class ParityMissedError(ParityError):
     """Everything ran, and a limit was missed: the exit code of a missed objective."""
 
-    exit_code = 1
+    exit_code = ExitCode.MISSED
 
 
 @dataclass(frozen=True, slots=True)

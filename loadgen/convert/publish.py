@@ -17,7 +17,7 @@ from pathlib import Path
 
 from loadgen.convert.options import ConvertOptions
 from loadgen.interrupts import held
-from loadgen.records import LoadgenError
+from loadgen.records import LoadgenError, NotWrittenError
 from loadgen.units import show_bytes
 
 CONFIG = "config.pbtxt"
@@ -59,7 +59,7 @@ def refuse_existing(options: ConvertOptions) -> None:
 def staged(options: ConvertOptions, need_bytes: int = 0) -> Iterator[Stage]:
     """A stage to write into, gone at the end whatever happened.
 
-    Raises PublishError now, not after a minute's export, if the repository is not writable or the disk has
+    Raises NotWrittenError now, not after a minute's export, if the repository is not writable or the disk has
     less than `need_bytes` free.
     """
     repository = options.repository
@@ -68,9 +68,9 @@ def staged(options: ConvertOptions, need_bytes: int = 0) -> Iterator[Stage]:
         _sweep(repository)
         free = shutil.disk_usage(repository).free
         if free < need_bytes:
-            raise PublishError(
-                f"{repository}: {show_bytes(free)} free, about {show_bytes(need_bytes)} are needed"
-            )
+            full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            hint = f"{show_bytes(free)} are free, about {show_bytes(need_bytes)} are needed"
+            raise NotWrittenError(repository, full, hint)
         top = Path(tempfile.mkdtemp(prefix=f".staging-{os.getpid()}-", dir=repository))
     try:
         model = top / options.name
@@ -84,7 +84,7 @@ def staged(options: ConvertOptions, need_bytes: int = 0) -> Iterator[Stage]:
 
 
 def publish(stage: Stage, options: ConvertOptions, moving: Callable[[], None] = lambda: None) -> None:
-    """Moves what is staged into place.  Raises PublishError; then the repository is as it was.
+    """Moves what is staged into place.  Raises PublishError or NotWrittenError; then the repository is as it was.
 
     `moving` is told right before the first move: an interrupt from there on waits until all is in place.
     """
@@ -161,16 +161,12 @@ def disk_errors(where: Path) -> Iterator[None]:
         yield
     except OSError as why:
         hints = {
-            errno.ENOSPC: "the disk is full; free some space or give another --repository",
-            errno.EDQUOT: "the disk quota is used up; give another --repository",
-            errno.EACCES: "not writable; give another --repository or change its permissions",
-            errno.EPERM: "not writable; give another --repository or change its permissions",
-            errno.EROFS: "on a read-only disk; give another --repository",
-            errno.ENOTDIR: "not a folder; give another --repository",
-            errno.EEXIST: "not a folder; give another --repository",
+            errno.ENOSPC: "free some space or give another --repository",
+            errno.EACCES: "give another --repository or change its permissions",
+            errno.EPERM: "give another --repository or change its permissions",
         }
-        hint = hints.get(why.errno or 0, f"{why.strerror or why}")
-        raise PublishError(f"{where} cannot be written: {hint}; nothing was published") from None
+        hint = hints.get(why.errno or 0, "give another --repository")
+        raise NotWrittenError(where, why, f"{hint}; nothing was published") from None
 
 
 def _flush(folder: Path) -> None:

@@ -16,13 +16,13 @@ from loadgen.convert.calibration import Calibration, made_rows, open_calibration
 from loadgen.convert.encoder import Encoder, contained, load_encoder, require_libraries
 from loadgen.convert.options import SourceOptions
 from loadgen.convert.sources import Source, find_source, numbers
-from loadgen.enginebench.cells import Asked, BenchError, Cell
+from loadgen.enginebench.cells import Asked, Cell
 from loadgen.enginebench.engines import Unavailable
 from loadgen.enginebench.facts import facts
 from loadgen.enginebench.result import Wanted, as_csv, slowest, summary
 from loadgen.enginebench.run import Say, measure, opened
 from loadgen.enginebench.trace import write_trace
-from loadgen.records import LoadgenError, NotMeasuredError
+from loadgen.records import LoadgenError, NotWrittenError
 from loadgen.runfile import write_atomic
 
 RESULT, CELLS, PAGE, TRACE = "engine.json", "cells.csv", "engine.html", "trace.json"
@@ -63,7 +63,7 @@ def bench_engine(
         if why.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         where = why.filename or os.environ.get("TMPDIR", "the folder of temporary files")
-        raise NotMeasuredError(f"cannot write {where}: {why.strerror}; TMPDIR names another place") from None
+        raise NotWrittenError(where, why, "TMPDIR names another place") from None
 
 
 @contextmanager
@@ -74,7 +74,7 @@ def _made(out: Path | None) -> Iterator[None]:
         if out is not None:
             out.mkdir(parents=True, exist_ok=True)
     except OSError as why:
-        raise BenchError(f"--out {out} cannot be made a folder: {why.strerror}") from None
+        raise NotWrittenError(out, why, "name a writable folder with --out") from None
     try:
         yield
     except BaseException:

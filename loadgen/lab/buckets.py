@@ -26,6 +26,7 @@ from loadgen.traffic.profile import parse_profile
 from loadgen.triton.control import Control
 from loadgen.triton.local import LocalTriton
 from loadgen.triton.statistics import window
+from loadgen.units import show_ns
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
@@ -111,7 +112,7 @@ async def _measure_points(
             kind = kinds[0].model_copy(update={"batch": batch})
             for shape in make_shapes([kind], {kind.version: facts}, target, profile, plan, buckets=1,
                                      lengths=tuple(dict.fromkeys(at))):  # fmt: skip
-                say(f"measuring {batch} rows of length {shape.length}")
+                say(f"measuring {batch} rows of length {shape.length}, each within {show_ns(_WAIT_NS)}")
                 await _asked(site, shape.requests * (_WARM // len(shape.requests) + 1))
                 before = await control.settled_statistics(model)
                 await _asked(site, shape.requests * (_TIMES // len(shape.requests)))
@@ -125,9 +126,10 @@ async def _measure_points(
 async def _asked(site: Site, requests: Sequence[Any]) -> None:
     for answer in await ask(site, requests, in_flight=1):
         if answer.outcome is not Outcome.OK:
-            raise NotMeasuredError(
-                f"model {site.model!r} did not answer: {answer.detail or answer.outcome.name.lower()}"
-            )
+            words = answer.detail or answer.outcome.name.lower()
+            if answer.outcome is Outcome.TIMEOUT:
+                words = f"no whole answer within {show_ns(site.timeout_ns)}"
+            raise NotMeasuredError(f"model {site.model!r} did not answer: {words}")
 
 
 def confirm(  # noqa: PLR0913 - each by name

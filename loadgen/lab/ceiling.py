@@ -26,7 +26,7 @@ from loadgen.engine.pacer import make_pacer
 from loadgen.engine.parts import Shot
 from loadgen.lab.loop import new_loop
 from loadgen.lab.target import make_transport
-from loadgen.records import LoadgenError, PhasePlan, Plan, Tensor
+from loadgen.records import LoadgenError, NotWrittenError, PhasePlan, Plan, Tensor
 from loadgen.runfile import RecordWriter, write_atomic
 from loadgen.target import Target, parse_target
 from loadgen.wire import kserve_grpc, kserve_http
@@ -69,13 +69,15 @@ def read_ceilings() -> dict[str, float]:
 
 
 def store_ceilings(ceilings: Sequence[Ceiling]) -> Path:
-    """Writes them for later runs.  Raises LoadgenError when the cache folder cannot be written."""
+    """Writes them for later runs.  Raises NotWrittenError."""
     path = ceiling_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as why:
-        raise LoadgenError(
-            f"{path.parent}: {why.strerror}; set XDG_CACHE_HOME to a writable folder"
+        raise NotWrittenError(
+            path.parent,
+            why,
+            "the figures are not stored for later runs: set XDG_CACHE_HOME to a writable folder",
         ) from None
     content = {"host": os.uname().nodename, "ceilings": [asdict(c) for c in ceilings]}
     write_atomic(path, json.dumps(content, indent=1) + "\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from typing import Any
 
 from loadgen.environment.facts import machine, quick, version
@@ -35,6 +36,22 @@ def client_facts() -> dict[str, Any]:
         "workers": 1,
         "environment": quick(),
     }
+
+
+def cores_used() -> tuple[int, int] | None:
+    """CPU time (busy, in all) of the cores that this process may use, in ticks since they started; whoever used them.
+
+    None where /proc/stat does not tell.
+    """
+    try:
+        lines = Path("/proc/stat").read_text(encoding="ascii").splitlines()
+        allowed = {f"cpu{core}" for core in os.sched_getaffinity(0)}
+    except (OSError, AttributeError, UnicodeDecodeError):
+        return None
+    # user nice system idle iowait irq softirq steal; guests are within user
+    ticks = [list(map(int, line.split()[1:9])) for line in lines if line.split(" ", 1)[0] in allowed]
+    whole = sum(map(sum, ticks))
+    return (whole - sum(core[3] + core[4] for core in ticks), whole) if whole else None
 
 
 def raise_file_limit() -> int:

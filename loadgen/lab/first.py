@@ -7,14 +7,16 @@ one's first answer would otherwise be among the load's (or be a timeout there).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from loadgen.lab.ask import STAGGER_S, Asker
+from loadgen.lab.ask import STAGGER_S, Answer, Asker
 from loadgen.lab.kinds import make_kinds
 from loadgen.lab.shots import first_shots
 from loadgen.lab.target import shared_memory_of
 from loadgen.records import NotMeasuredError, Outcome
 from loadgen.triton.facts import instance_count
+from loadgen.units import show_ns
 from loadgen.wire.openai import may_refuse_usage, without_usage
 
 if TYPE_CHECKING:
@@ -25,8 +27,6 @@ if TYPE_CHECKING:
     from loadgen.records import Plan
     from loadgen.seams import Transport
     from loadgen.traffic.profile import Kind
-
-_COLD_S = 120.0  # a first request may meet a cold model
 
 
 @dataclass(slots=True)
@@ -41,7 +41,7 @@ class First:
 
 
 async def first_answers(transport: Transport[Any], order: Order, plan: Plan, models: Models) -> First:
-    """Asks, kind after kind; closes the transport.
+    """Asks, kind after kind, each within its own timeout as in the load; closes the transport.
 
     Raises NotMeasuredError with the server's words when a kind is refused; FitError when it cannot fit.
     """
@@ -61,22 +61,19 @@ async def first_answers(transport: Transport[Any], order: Order, plan: Plan, mod
         await transport.open(asker, max((n for n, _ in at_once.values()), default=1))
         for name, shot in shots.items():
             kind, (n, stagger_s) = profile.kinds[name], at_once[name]
-            order.say(f"first request of kind {name}" + (f", on {n} instances" if n > 1 else ""))
+            limit_s = kind.timeout_ns / 1e9
+            order.say(_waiting(kind, n))
             answers = await asker.ask(
-                transport, [shot.prepared] * n, in_flight=n, timeout_s=_COLD_S, stagger_s=stagger_s
+                transport, [shot.prepared] * n, in_flight=n, timeout_s=limit_s, stagger_s=stagger_s
             )
             if answers[0].outcome is not Outcome.OK and may_refuse_usage(answers[0].status, shot.request):
                 order.say("the server refused that; once more without stream_options")
                 found.include_usage = False
                 again = transport.prepare(without_usage(shot.request))
-                answers = await asker.ask(transport, [again], in_flight=1, timeout_s=_COLD_S)
+                answers = await asker.ask(transport, [again], in_flight=1, timeout_s=limit_s)
             told = answers[0]
             if told.outcome is not Outcome.OK:
-                words = f": {told.detail}" if told.detail else ""
-                raise NotMeasuredError(
-                    f"kind {name!r}: the server did not answer the first request to {kind.subject!r}"
-                    f" ({told.outcome.name.lower()}, status {told.status}){words}"
-                )
+                raise NotMeasuredError(_unanswered(kind, told))
             found.ns[name] = told.latency_ns
             if n > 1:
                 found.each_ns[name] = [one.latency_ns for one in answers if one.outcome is Outcome.OK]
@@ -87,6 +84,28 @@ async def first_answers(transport: Transport[Any], order: Order, plan: Plan, mod
         if memory is not None:
             await memory.close()
     return found
+
+
+def _waiting(kind: Kind, n: int) -> str:
+    until = datetime.now().astimezone() + timedelta(microseconds=kind.timeout_ns / 1000)
+    places = f" on {n} instances" if n > 1 else ""
+    return (
+        f"first request of kind {kind.name}{places}: waiting for {kind.subject!r} for up to {show_ns(kind.timeout_ns)}, "
+        f"its timeout, until {until:%H:%M:%S}"
+    )
+
+
+def _unanswered(kind: Kind, told: Answer) -> str:
+    words = f": {told.detail}" if told.detail else ""
+    if told.outcome is Outcome.TIMEOUT:
+        words = (
+            f": no whole answer within {show_ns(kind.timeout_ns)}, its timeout; if the model is cold and only needs longer, "
+            "raise the timeout or warm it up"
+        )
+    return (
+        f"kind {kind.name!r}: the server did not answer the first request to {kind.subject!r}"
+        f" ({told.outcome.name.lower()}, status {told.status}){words}"
+    )
 
 
 def _at_once(kind: Kind, models: Models) -> tuple[int, float]:

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from loadgen.records import LoadgenError
 from loadgen.traffic.http_request import Ready
-from loadgen.triton.links import HttpLink, NoServerError
+from loadgen.triton.links import ANSWER_S, HttpLink, NoServerError
 from loadgen.workload.http_answer import show_range
 from loadgen.workload.http_body import PATH_SAFE
 
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from loadgen.traffic.http_request import HttpRequest
 
 _POLL_S = 0.05
-_TIMEOUT_S = 10.0  # of one answer
 _LISTED = Ready.model_validate(  # a server that wants a key, or lists none, is there too
     {"path": "/models", "status": ["200-499"]}
 )
@@ -47,7 +46,7 @@ async def plain_facts(
         raise LoadgenError(
             f"kind {next(iter(kinds))!r}: plain HTTP requests need an http:// or https:// target, not {target.url}"
         )
-    link = HttpLink(target, options, timeout_s=_TIMEOUT_S)
+    link = HttpLink(target, options, timeout_s=ANSWER_S)
     deadline = time.monotonic_ns() + wait_ns
     try:
         asked: dict[tuple[str, tuple[range, ...]], str] = {}
@@ -98,7 +97,7 @@ async def openai_facts(
 
     A server that lists none, or not these, may serve them all the same: its first answer tells.
     """
-    link = HttpLink(target, options, timeout_s=_TIMEOUT_S)
+    link = HttpLink(target, options, timeout_s=ANSWER_S)
     deadline = time.monotonic_ns() + wait_ns
     try:
         await _until_ready(link, target, _LISTED, deadline, wait_ns)

@@ -23,7 +23,7 @@ from loadgen.engine.loop import LEAD_NS
 from loadgen.engine.parts import Counts, merge_results
 from loadgen.engine.process import pinned_core
 from loadgen.lab.ceiling import headroom_warning, peak_per_s, read_ceilings
-from loadgen.lab.facts import client_facts
+from loadgen.lab.facts import client_facts, cores_used
 from loadgen.lab.first import First, first_answers
 from loadgen.lab.limits import check_file_limit, check_workers
 from loadgen.lab.loop import new_loop
@@ -32,6 +32,7 @@ from loadgen.lab.sender import FLUSH_S, LocalSender, Sender, Share, Watched
 from loadgen.lab.server_trace import MOST_REQUESTS, find_trace
 from loadgen.lab.target import Counters, clamped, make_transport, models_of, planned, read_models
 from loadgen.lab.watch import Beside, Watch, known_beside
+from loadgen.lab.watch_process import MetricsPage
 from loadgen.lab.worker import RemoteSender
 from loadgen.planstory import arrivals_of
 from loadgen.records import Doubt, LoadgenError, NotMeasuredError
@@ -125,10 +126,15 @@ class _Run:
         self.include_usage = True
         self.relay: Relay | None = None
         self.trace: ServerTrace | None = None
+        self.beside = order.beside or known_beside(order.target)
+        self.metrics: dict[str, Any] | None = (
+            None  # for run.json: the metrics page, and why it could not be read
+        )
         self.network: dict[str, Any] | None = None  # for run.json: the conditions, and what making them cost
 
     async def go(self) -> Measured:
         from loadgen.triton.control import Control
+        from loadgen.triton.links import ANSWER_S
 
         order, profile = self.order, self.order.profile
         check_file_limit(self.plan, order)
@@ -143,7 +149,7 @@ class _Run:
                 for said in (phase.facts or {}).get("said", ()):
                     order.say(f"{phase.name}: {said}")
             subjects = dict.fromkeys(kind.subject for kind in profile.kinds.values())
-            order.say(f"reading {', '.join(subjects)} at {order.target.url}")
+            order.say(f"reading {', '.join(subjects)} at {order.target.url}, within {ANSWER_S:g} s an answer")
             models, server = await read_models(control, profile, order.wait_ns, order.options)
             self.plan = clamped(self.plan, profile, models)
             if order.trace_server:
@@ -153,6 +159,7 @@ class _Run:
                 self.relay, self.network = await start_relay(
                     profile.network, order.target, order.seed, self._relay_died
                 )
+            self.metrics = await self._look_at_metrics()
             transport = make_transport(order.target, order.transport, order.options, self._via)
             first = await first_answers(transport, order, self.plan, models)
             self.include_usage = first.include_usage
@@ -190,11 +197,11 @@ class _Run:
                         "users": p.users, "requests": p.requests, "think_ns": p.think_ns, "planned": None if p.due_ns is None else len(p.due_ns),
                         "plan": p.facts, "arrivals": (told := arrivals_of(p)) and asdict(told), "start_ns": None, "load_end_ns": None, "end_ns": None, "max_in_flight": 0, "followed": 0,
                         "cap_waits": 0, "cpu_ns": 0, "cpu_max_ns": 0, "loop_lag_ns": None} for p in self.plan.phases],
-            "server": server, "client": client_facts(), "first_request_ns": first.ns, "first_each_ns": first.each_ns, "cold_start": order.cold_start, "network": self.network, "doubts": [],
+            "server": server, "client": client_facts(), "first_request_ns": first.ns, "first_each_ns": first.each_ns, "cold_start": order.cold_start, "network": self.network, "metrics": self.metrics, "doubts": [],
         }  # fmt: skip
         info["client"] |= {
             "pid": os.getpid(), "loop": type(asyncio.get_running_loop()).__module__.partition(".")[0],
-            "workers": order.workers, "transport": order.transport,
+            "workers": order.workers, "realtime": order.realtime, "transport": order.transport,
         }  # fmt: skip
         return RunFolder(self.path, info)
 
@@ -246,10 +253,26 @@ class _Run:
     def _start_watch(self, folder: RunFolder, origin_ns: int) -> Watch | None:
         """Another process reads the server's counters along the run; none for what has no counters, or is short."""
         order, models = self.order, models_of(self.order.profile)
-        if not models or sum(phase.duration_ns or 0 for phase in self.plan.phases) < _WATCHED_NS:
+        short = sum(phase.duration_ns or 0 for phase in self.plan.phases) < _WATCHED_NS
+        if (short or not models) and not self.beside.asked:
             return None
-        at = order.beside or known_beside(order.target)
-        return Watch(order.target, order.options, models, at, folder.path, origin_ns)
+        return Watch(order.target, order.options, models, self.beside, folder.path, origin_ns)
+
+    async def _look_at_metrics(self) -> dict[str, Any] | None:
+        """Once before the load, so that a page that cannot be read is known when it can still be put right."""
+        if self.beside.metrics_url is None:
+            return None
+        page = MetricsPage(self.beside.metrics_url)
+        try:
+            await page.read()
+        except LoadgenError as why:
+            self.order.say(
+                f"warning: the metrics page {page.url} cannot be read: {why}; its figures will be missing"
+            )
+            return {"url": page.url, "why": str(why)}
+        finally:
+            await page.close()
+        return {"url": page.url, "why": None}
 
     async def _end_trace(self, folder: RunFolder, origin_ns: int) -> None:
         """A trace that does not come is told of, and never fails a run."""
@@ -283,11 +306,13 @@ class _Run:
         """All senders start at one instant; those that were lost on the way are left out of the result."""
         self.phase, self.sending = index, True
         self.start_ns = MONOTONIC.now_ns() + (LEAD_NS if len(self.senders) == 1 else _REMOTE_LEAD_NS)
+        before = cores_used()
         results = await asyncio.gather(*(sender.run_phase(index, self.start_ns) for sender in self.senders))
+        used = _share_used(before, cores_used())
         parts = [result for result in results if result is not None]
         if parts:
             told, result = info["phases"][index], merge_results(parts)
-            told |= asdict(result)
+            told |= asdict(result) | {"machine_busy": used}
             if told["planned"] is not None:  # later requests of dialogues were due besides those planned
                 told["planned"] += result.followed
 
@@ -376,6 +401,13 @@ class _Run:
             watched = reduce(_add, (sender.watched() for sender in self.senders))
             elapsed = MONOTONIC.now_ns() - self.start_ns
             self.order.tick(line.text(phase.name, elapsed, phase.duration_ns, watched))
+
+
+def _share_used(before: tuple[int, int] | None, after: tuple[int, int] | None) -> float | None:
+    """Of the machine's cores between two readings, 0 to 1; None where they do not tell."""
+    if before is None or after is None or after[1] <= before[1]:
+        return None
+    return round((after[0] - before[0]) / (after[1] - before[1]), 3)
 
 
 def _add(a: Watched, b: Watched) -> Watched:

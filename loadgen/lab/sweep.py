@@ -24,7 +24,7 @@ from loadgen.connect.options import ConnectOptions
 from loadgen.lab.run import Order, measure
 from loadgen.lab.steady import WINDOW_NS, warm
 from loadgen.lab.watch import Beside, beside, known_beside
-from loadgen.records import LoadgenError, NotMeasuredError
+from loadgen.records import LoadgenError, NotMeasuredError, NotWrittenError
 from loadgen.runfile import RUN, write_atomic
 from loadgen.target import Target, parse_target
 from loadgen.traffic.profile import TrafficProfile, parse_profile
@@ -128,7 +128,7 @@ def _make_folder(name: str, out: Path | None) -> Path:
         said = f"loadgen sweep resume {path} goes on with it" if (path / JOURNAL).exists() else "name another"
         raise LoadgenError(f"output {path}: exists already; {said}") from None
     except OSError as why:
-        raise LoadgenError(f"output {path}: {why.strerror}; name a writable folder with --out") from None
+        raise NotWrittenError(path, why, "name a writable folder with --out") from None
     return path
 
 
@@ -294,8 +294,11 @@ class _Drive:
         """What was cut is kept apart: it is in no figure."""
         if (folder / RUN).exists():
             aside = self.path / _CUT
-            aside.mkdir(exist_ok=True)
-            folder.rename(aside / f"{folder.name}-{len(list(aside.iterdir())) + 1}")
+            try:
+                aside.mkdir(exist_ok=True)
+                folder.rename(aside / f"{folder.name}-{len(list(aside.iterdir())) + 1}")
+            except OSError as why:
+                raise NotWrittenError(aside, why) from None
 
 
 async def _alive(server: _Server) -> bool:

@@ -34,6 +34,7 @@ class Beside:
 
     metrics_url: str | None = None
     pid: int | None = None
+    asked: bool = False  # the page was named by a person: it is read however short the run is
 
 
 def beside(running: Running) -> Beside:

@@ -29,7 +29,7 @@ from loadgen.triton.links import HttpLink
 _TIMEOUT_NS = 2 * 10**9
 _OF_GPU = ("nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_power_usage", "nv_energy_consumption")
 _METRICS = ("nv_inference_pending_request_count", "nv_inference_request_failure", *_OF_GPU)
-_LINE = re.compile(r"^(\w+)(?:\{(.*)\})?\s+(\S+)$", re.MULTILINE)
+_LINE = re.compile(r"^([\w:]+)(?:\{(.*)\})?\s+([-+\dNI][\w.+-]*)(?:\s+\d+)?\s*$", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,34 @@ def metrics_of(text: str) -> dict[str, float]:
             with suppress(ValueError):
                 found[f"{name}{{{labels}}}" if labels else name] = float(value)
     return found
+
+
+class MetricsPage:
+    """A Prometheus page of a server, read again and again."""
+
+    def __init__(self, url: str) -> None:
+        page = parse_target(url)
+        base, _, last = page.base_path.rpartition("/")
+        self._path = f"/{last or 'metrics'}"
+        self.url = f"{replace(page, base_path=base).url}{self._path}"
+        self._link = HttpLink(replace(page, base_path=base), ConnectOptions(), timeout_s=_TIMEOUT_NS / 1e9)
+
+    async def read(self) -> dict[str, float]:
+        """The figures we keep.  Raises LoadgenError where there are none: no answer, no such page, other figures."""
+        try:
+            status, text = await self._link.get(self._path)
+        except OSError as why:
+            raise LoadgenError(why.strerror or str(why)) from None
+        if status != 200:  # noqa: PLR2004 - HTTP's OK
+            raise LoadgenError(f"it answered with status {status}")
+        if not _LINE.search(text):
+            raise LoadgenError("what it answered is no page of metrics")
+        if not (found := metrics_of(text)):
+            raise LoadgenError(f"it has none of the figures read here, such as {_METRICS[0]}")
+        return found
+
+    async def close(self) -> None:
+        await self._link.close()
 
 
 def gpu_metrics(gpus: list[Gpu]) -> dict[str, float]:
@@ -92,7 +120,7 @@ def process_use(pid: int) -> tuple[int, int] | None:
 
 
 async def sample(
-    order: WatchOrder, control: Control, metrics: HttpLink | None, path: str, nvml: Nvml | None = None
+    order: WatchOrder, control: Control, page: MetricsPage | None, nvml: Nvml | None = None
 ) -> dict[str, Any]:
     """One line.  Stamps are taken before each question.  One that fails leaves its reason, and the others are asked.
 
@@ -109,13 +137,11 @@ async def sample(
         line["stats"].append(
             {"t_ns": at, "model": model, "version": str(stats.get("version", version)), "stats": stats}
         )
-    if metrics is not None:
+    if page is not None:
         try:
-            status, text = await metrics.get(path)
-        except (LoadgenError, OSError) as why:
-            line["why"] = str(why)
-        else:
-            line["metrics"] = metrics_of(text) if status == 200 else {}  # noqa: PLR2004 - HTTP's OK
+            line["metrics"] = await page.read()
+        except LoadgenError as why:
+            line["no_metrics"] = str(why)
     if nvml is not None and not any(key.startswith(_OF_GPU) for key in line.get("metrics", ())):
         line["metrics"] = line.get("metrics", {}) | gpu_metrics(nvml.read())
     if order.pid is not None and (use := process_use(order.pid)) is not None:
@@ -126,17 +152,12 @@ async def sample(
 async def _main(order: WatchOrder) -> None:
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(sys.stdin.fileno(), ended.set)
-    metrics, path = None, ""
-    if order.metrics_url is not None:
-        page = parse_target(order.metrics_url)
-        base, _, last = page.base_path.rpartition("/")
-        path = f"/{last or 'metrics'}"
-        metrics = HttpLink(replace(page, base_path=base), ConnectOptions(), timeout_s=_TIMEOUT_NS / 1e9)
+    page = None if order.metrics_url is None else MetricsPage(order.metrics_url)
     nvml = open_nvml() if order.pid is not None or order.target.is_local else None
     async with Control(order.target, options=order.options, timeout_ns=_TIMEOUT_NS) as control:
         with order.path.open("a", encoding="utf-8") as file:
             while not ended.is_set():
-                file.write(json.dumps(await sample(order, control, metrics, path, nvml)) + "\n")
+                file.write(json.dumps(await sample(order, control, page, nvml)) + "\n")
                 file.flush()
                 with suppress(TimeoutError):
                     await asyncio.wait_for(ended.wait(), order.every_ns / 1e9)

@@ -3,6 +3,7 @@
 Both can be made again at any time from the records.  This module must not know how they are made.
 """
 
+import errno
 import json
 import os
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 from loadgen.analysis.frame import frame_of
 from loadgen.analysis.summary import summarise
-from loadgen.records import LoadgenError, NotMeasuredError
+from loadgen.records import NotWrittenError
 from loadgen.report.html import render
 from loadgen.runfile import REPORT, SUMMARY, write_atomic
 from loadgen.runread import Run, read_run
@@ -20,14 +21,13 @@ from loadgen.runread import Run, read_run
 def write_reports(
     run_path: Path | str,
     html_path: Path | None = None,
-    failed: Callable[[NotMeasuredError], None] | None = None,
+    failed: Callable[[NotWrittenError], None] | None = None,
 ) -> dict[str, Any]:
     """The summary, after both files were written; `html_path` puts the page elsewhere.
 
     `failed`, if given, is told why a file could not be written, instead of that being raised.
 
-    Raises LoadgenError when the folder is no run or `html_path` is no place for a file, NotMeasuredError when
-    the folder cannot be written to.
+    Raises LoadgenError when the folder is no run, NotWrittenError when it cannot be written to, or `html_path` cannot.
     """
     path = Path(run_path)
     if html_path is not None:
@@ -38,7 +38,7 @@ def write_reports(
     try:
         write_atomic(path / SUMMARY, dumps(summary))
         write_atomic(html_path or path / REPORT, render(run, summary, frame))
-    except NotMeasuredError as why:
+    except NotWrittenError as why:
         if failed is None:
             raise
         failed(why)
@@ -47,16 +47,14 @@ def write_reports(
 
 def _check_page(path: Path) -> None:
     """Before the work, not after it."""
-    if path.is_dir():
-        raise LoadgenError(f"output {path}: is a folder; name a file with --html, e.g. {path / REPORT}")
-    if not path.parent.is_dir():
-        raise LoadgenError(
-            f"output {path}: there is no folder {path.parent}; make it, or name another file with --html"
-        )
-    if not os.access(path.parent, os.W_OK):
-        raise LoadgenError(
-            f"output {path}: the folder {path.parent} cannot be written to; name another file with --html"
-        )
+    for wrong, number in (
+        (path.is_dir(), errno.EISDIR),
+        (not path.parent.is_dir(), errno.ENOENT),
+        (not os.access(path.parent, os.W_OK), errno.EACCES),
+    ):
+        if wrong:
+            why = OSError(number, os.strerror(number))
+            raise NotWrittenError(path, why, "name a file in a writable folder with --html")
 
 
 def dumps(summary: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ from loadgen.target import Target
 from loadgen.triton import named
 from loadgen.triton.facts import model_facts
 from loadgen.triton.grpc_link import GrpcLink
-from loadgen.triton.links import HttpLink, Link, NoServerError, ServerSaidError
+from loadgen.triton.links import ANSWER_S, HttpLink, Link, NoServerError, ServerSaidError
 from loadgen.triton.words import load_failure, not_serving, one_line, without_control
 
 _POLL_S = 0.02
@@ -39,7 +39,7 @@ class Control:
         self,
         target: Target,
         *,
-        timeout_ns: int = 10 * 10**9,  # for one answer; loads have their own limit
+        timeout_ns: int = round(ANSWER_S * 1e9),
         log: Path | None = None,  # the server's log, if it is here: some reasons are only told there
         options: ConnectOptions = ConnectOptions(),  # noqa: B008 - frozen
     ) -> None:

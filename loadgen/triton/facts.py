@@ -4,9 +4,24 @@ Pure: JSON forms in, nouns out.  It must not know which protocol told them.
 """
 
 from collections.abc import Mapping
+from enum import StrEnum
 from typing import Any
 
 from loadgen.records import ModelFacts, TensorSpec
+
+
+class ServerKind(StrEnum):
+    """What answers at a target, where advice depends on it."""
+
+    TRITON = "triton"
+    OTHER = "other"
+
+
+def server_kind(metadata: Any) -> ServerKind:
+    """Of a server's KServe v2 metadata.  Only Triton has the schedule policy extension, whatever `--id` names it."""
+    told = metadata if isinstance(metadata, Mapping) else {}
+    is_triton = told.get("name") == "triton" or "schedule_policy" in (told.get("extensions") or ())
+    return ServerKind.TRITON if is_triton else ServerKind.OTHER
 
 
 def datatype(config_type: str) -> str:

@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from loadgen.records import LoadgenError
+from loadgen.records import LoadgenError, NotWrittenError
 
 Say = Callable[[str], None]
 
@@ -106,16 +106,15 @@ def home() -> Path:
 
 
 def writable_home() -> Path:
-    """The home, created; raises LoadgenError naming the override when it cannot be written."""
+    """The home, created; raises NotWrittenError naming the override."""
     folder = home()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as why:
-        raise LoadgenError(
-            f"the embedded Triton's folder {folder} cannot be written ({why.strerror}); "
-            "set LOADGEN_TRITON_HOME to a folder that can"
+        raise NotWrittenError(
+            folder, why, "it is the embedded Triton's; set LOADGEN_TRITON_HOME to a writable folder"
         ) from None
     return folder
 
@@ -207,10 +206,8 @@ def _install(root: Path, folder: Path, say: Say) -> None:
         (temporary / _STAMP).write_text("\n".join(packages()) + "\n")
         temporary.rename(folder)
     except OSError as why:
-        raise LoadgenError(
-            f"the embedded Triton could not be installed into {root}: {why.strerror}; "
-            "free space there, or set LOADGEN_TRITON_HOME to another folder"
-        ) from None
+        hint = "the embedded Triton is not installed: free space there, or set LOADGEN_TRITON_HOME to another folder"
+        raise NotWrittenError(root, why, hint) from None
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     say("embedded Triton installed")
@@ -246,11 +243,11 @@ def _pip(temporary: Path, say: Say) -> None:
         if (
             full := next((n for n in _NO_SPACE if any(f"[Errno {n}]" in line for line in lines)), None)
         ) is not None:
-            raise LoadgenError(
-                f"the embedded Triton could not be installed into {temporary.parent}: {os.strerror(full)}; it needs "
-                f"{SIZES}: free space there and in {tempfile.gettempdir()}, where pip unpacks, or set "
-                "LOADGEN_TRITON_HOME or TMPDIR to another folder"
+            hint = (
+                f"the embedded Triton needs {SIZES}: free space there and in {tempfile.gettempdir()}, where pip unpacks, "
+                "or set LOADGEN_TRITON_HOME or TMPDIR to another folder"
             )
+            raise NotWrittenError(temporary.parent, OSError(full, os.strerror(full)), hint)
         told = [line for line in lines if line and not line.startswith(("WARNING: Location", "[notice]"))]
         tail = "\n  ".join(told[-_PIP_LINES:])
         raise LoadgenError(

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _OK = 200
 _PIECE = 2**18
+ANSWER_S = 10.0  # of one question of the control plane; loads have their own limit
 
 
 class NoServerError(LoadgenError):

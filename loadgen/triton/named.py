@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from loadgen.records import LoadgenError
+from loadgen.records import LoadgenError, NotWrittenError
 from loadgen.target import Target
 from loadgen.triton.install import home, writable_home
 from loadgen.triton.launch import Running
@@ -66,8 +66,12 @@ def claimed(name: str) -> Iterator[Path]:
     """
     writable_home()
     folder = folder_of(name)
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = (folder / "lock").open("w")
+    except OSError as why:
+        raise NotWrittenError(folder, why, "set LOADGEN_TRITON_HOME to a writable folder") from None
+    with file as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from loadgen.records import LoadgenError, NotMeasuredError
+from loadgen.records import LoadgenError, NotWrittenError
 from loadgen.triton.trace import Timeline, read_label, request_label
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def schema() -> pa.Schema:
 
 
 def write_timelines(folder: Path, timelines: Sequence[Timeline], origin_ns: int) -> None:
-    """Stamps of the server's clock, from `origin_ns` on.  Raises NotMeasuredError on a full disk."""
+    """Stamps of the server's clock, from `origin_ns` on.  Raises NotWrittenError on a full disk."""
     import pyarrow as pa
 
     def run_clock(stamp: int | None) -> int | None:
@@ -45,7 +45,7 @@ def write_timelines(folder: Path, timelines: Sequence[Timeline], origin_ns: int)
         with (folder / NAME).open("wb") as file, pa.ipc.new_stream(file, schema()) as stream:
             stream.write_table(pa.Table.from_pydict(columns, schema()))
     except OSError as why:
-        raise NotMeasuredError(f"cannot write {folder / NAME}: {why.strerror}") from None
+        raise NotWrittenError(folder / NAME, why) from None
 
 
 def read_timelines(folder: Path) -> list[Timeline]:

@@ -24,6 +24,9 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.exits import ExitCode
+from loadgen.records import NotWrittenError
+from loadgen.runfile import write_atomic
 from tests.bench import capture, clients, table
 from tests.bench.clients import Cell, Client, FailedError, Job
 from tests.bench.servers import MODEL, Null, RealTriton, Server
@@ -237,7 +240,12 @@ def main() -> None:
         todo = [
             (g, n) for g, n in todo if all(w in f"{g.server} {g.protocol} {g.loop} {g.load}" for w in words)
         ]
-    sys.exit(130 if measure(todo, missing, args.out) else 0)
+    try:
+        cut_short = measure(todo, missing, args.out)
+    except NotWrittenError as why:  # the table was shown
+        sys.stderr.write(f"error: {why}\n")
+        sys.exit(why.exit_code)
+    sys.exit(ExitCode.INTERRUPTED if cut_short else ExitCode.OK)
 
 
 def measure(todo: list[tuple[Group, int]], missing: list[str], out: Path) -> bool:
@@ -266,7 +274,7 @@ def measure(todo: list[tuple[Group, int]], missing: list[str], out: Path) -> boo
               "rounds": [cell and asdict(cell) for cell in row.cells]} for row in rows]  # fmt: skip
     result = {**told, "machine": about, "seconds": round(time.monotonic() - start), "cut_short": cut_short,
               "missing": missing, "method": table.METHOD, "cells": cells}  # fmt: skip
-    out.write_text(json.dumps(result, indent=1) + "\n")
+    write_atomic(out, json.dumps(result, indent=1) + "\n")
     print(f"\nwritten: {out}")
     return cut_short
 

@@ -36,7 +36,7 @@ def test_figures_that_cannot_be_stored_are_printed_all_the_same(tmp_path, monkey
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     answer = loadgen("bench", "client", "--seconds", "0.2")
     assert [line.split()[0] for line in answer.out.splitlines()] == ["http", "grpc"]
-    assert (answer.code, len(answer.error_lines)) == (2, 1)
+    assert (answer.code, len(answer.error_lines)) == (3, 1)
     assert "not stored" in answer.err
 
 

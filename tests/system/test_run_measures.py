@@ -127,13 +127,13 @@ class TwoInstances(Model):
 
 COLD = """
 name: t
-kinds: {k: {model: m, length: 4, timeout: 200ms}}
+kinds: {k: {model: m, length: 4, timeout: 900ms}}
 phases: [{name: load, closed: {users: 2, requests: 100}}]
 """
 
 
 def test_the_cold_answer_of_each_instance_is_shown_apart_and_in_no_figure(run):
-    """Case 21: the first request on each of 2 instances outlasts the timeout (0.4 s here), later ones are quick."""
+    """Case 21: the first request on each of 2 instances takes long (0.4 s here), later ones are quick."""
 
     def answer(n):
         return (0.4 if n < 2 else 0.001, 200, None)

@@ -101,7 +101,10 @@ def test_read_only_folder(profile, tmp_path):
     """Root may write anywhere but to a read-only mount: /proc is one for everybody."""
     with Mock() as mock:
         refused(
-            loadgen("run", profile(), "--target", mock.target, "--out", "/proc/loadgen-run"), "/proc", "--out"
+            loadgen("run", profile(), "--target", mock.target, "--out", "/proc/loadgen-run"),
+            "/proc",
+            "--out",
+            code=3,
         )
 
 
@@ -112,6 +115,7 @@ def test_file_in_the_way(profile, tmp_path):
             loadgen("run", profile(), "--target", mock.target, "--out", tmp_path / "file" / "run"),
             "file",
             "--out",
+            code=3,
         )
 
 

@@ -438,3 +438,120 @@ def test_each_of_many_texts_is_counted(tmp_path):
     errors = found(tmp_path, rows)[1]["total"]["errors"]
     assert (errors["http_5xx"]["different_texts"], errors["http_5xx"]["text"]) == (9000, "id 0")
     assert (errors["grpc_status"]["different_texts"], errors["grpc_status"]["text"]) == (1, "died")
+
+
+def _refused(n=3000, span=10 * S):
+    """Beside 500 successes of 50 ms, all of them sent 200 us late, many that are turned away within 300 us."""
+    quick = [row(i * span // n, 300_000, lag=200_000, outcome=Outcome.REJECTED) for i in range(n)]
+    return steady(500, service=50 * MS, lag=200_000) + quick
+
+
+def test_lag_is_held_against_the_service_of_successes(tmp_path):
+    """Of 50 ms a lag of 200 us is nothing, however quickly others were turned away; of 1 ms it is much."""
+    doubts, _ = found(tmp_path / "a", _refused(), [phase(planned=3500, conn_waits=100), WARM])
+    assert not {"late_sends", "connection_waits"} & doubts.keys()
+    slow = [row(i * 10 * MS, S, outcome=Outcome.TIMEOUT, lag=200_000) for i in range(700)]
+    doubts, _ = found(tmp_path / "b", steady(300, service=MS, lag=200_000) + slow)
+    assert "median service of successes 1 ms" in doubts["late_sends"]["text"]
+
+
+def test_without_a_success_only_a_long_lag_is_late(tmp_path):
+    rows = [row(i * 10 * MS, 300_000, lag=200_000, outcome=Outcome.REJECTED) for i in range(1000)]
+    assert "late_sends" not in found(tmp_path / "a", rows)[0]
+    rows = [row(i * 10 * MS, 300_000, lag=20 * MS, outcome=Outcome.REJECTED) for i in range(1000)]
+    assert "late_sends" in found(tmp_path / "b", rows)[0]
+
+
+@pytest.mark.parametrize(
+    ("target", "busy", "realtime", "advised"),
+    [
+        ("http://127.0.0.1:8000", 0.9, False, True),
+        ("grpc://localhost:8001", 0.6, False, True),
+        ("http://127.0.0.1:8000", 0.2, False, False),
+        ("http://127.0.0.1:8000", None, False, False),
+        ("http://127.0.0.1:8000", 0.9, True, False),
+        ("http://10.0.0.7:8000", 0.9, False, False),
+    ],
+)
+def test_real_time_is_advised_where_client_and_server_share_busy_cores(
+    tmp_path, target, busy, realtime, advised
+):
+    lag = {"n": 500, "p50": 500_000, "p99": MS, "max": MS}
+    late = {"machine_busy": busy, "loop_lag_ns": lag}
+    client = {"workers": 1, "realtime": realtime}
+    rows = steady(1000, service=MS, lag=500_000)
+    doubts, _ = found(tmp_path, rows, [phase(planned=1000, **late), WARM], target=target, client=client)
+    for code in ("late_sends", "client_time"):
+        assert ("--realtime" in doubts[code]["hint"]) == advised, code
+
+
+def test_a_client_that_fills_its_core_is_not_sent_to_real_time(tmp_path):
+    lag = {"n": 500, "p50": MS, "p99": 60 * MS, "max": 90 * MS}
+    for cpu_ns, advised in ((9 * S, False), (S, True)):
+        told = phase(planned=1000, machine_busy=0.9, cpu_ns=cpu_ns, loop_lag_ns=lag)
+        doubts, _ = found(tmp_path / str(cpu_ns), steady(1000), [told, WARM])
+        assert ("--realtime" in doubts["client_bound"]["hint"]) == advised
+
+
+def test_cache_hits_are_a_share_of_the_answers(tmp_path):
+    """5 of 100 answers, beside 900 that were refused: 5 %, not half a percent."""
+    rows = steady(100) + steady(900, outcome=Outcome.REJECTED, service=MS)
+    server = window(statistics({1: 0}), statistics({1: 95}, requests=100, fail=900, hits=5))
+    assert "5 of 100 requests (5 %)" in found(tmp_path, rows, server=server)[0]["cache_hits"]["text"]
+
+
+def test_littles_law_is_of_the_successes_on_both_sides(tmp_path):
+    """100 of 10 ms in 10 s are 0.1 at a time, whatever was waited for others in vain."""
+    rows = steady(100) + [row(i * S, 5 * S, outcome=Outcome.TIMEOUT) for i in range(5)]
+    server = window(statistics({1: 0}), statistics({1: 100}))
+    _, summary = found(tmp_path, rows, server=server)
+    assert summary["server"]["in_flight"]["client"] == 0.1
+
+
+def _broken(n, first, count, outcome, **over):
+    """One a 10 ms; `count` of them from `first` on end with `outcome`."""
+    return [
+        row(i * 10 * MS, 5 * MS, **({"outcome": outcome} | over if first <= i < first + count else {}))
+        for i in range(n)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "outage"),
+    [
+        (_broken(1000, 500, 500, Outcome.CONNECT), True),
+        (_broken(1000, 500, 100, Outcome.CONNECT), True),  # and it came back
+        (_broken(1000, 0, 100, Outcome.CONNECT), True),  # and was late
+        (_broken(1000, 500, 10, Outcome.CONNECT), False),  # 1 %
+        (_broken(1000, 500, 11, Outcome.HTTP_5XX), True),
+        (_broken(20, 15, 5, Outcome.CONNECT), True),
+        (_broken(20, 15, 5, Outcome.HTTP_5XX), False),  # so many can fail by chance
+        (_broken(1000, 500, 500, Outcome.REJECTED), False),
+        (_broken(1000, 500, 500, Outcome.TIMEOUT), False),
+        (_broken(1000, 500, 500, Outcome.DROPPED), False),
+        (_broken(1000, 500, 500, Outcome.CANCELLED), False),
+        (_broken(1000, 500, 500, Outcome.STREAM_ENDED_EARLY), True),
+        (_broken(1000, 100, 600, Outcome.TIMEOUT)[:700] + _broken(1000, 700, 300, Outcome.CONNECT)[700:], True),
+        (_broken(1000, 100, 600, Outcome.REJECTED)[:700] + _broken(1000, 700, 300, Outcome.CONNECT)[700:], True),
+        (
+            [row(i * 10 * MS, MS, outcome=(Outcome.OK, Outcome.REJECTED, Outcome.HTTP_5XX)[i and 1 + i % 2]) for i in range(1000)],
+            False,
+        ),  # full, and some of what it turns away is an error
+        ([r for i in range(500) for r in (row(i * 20 * MS), row(i * 20 * MS + MS, outcome=Outcome.CONNECT))], False),
+        (_broken(1000, 0, 1000, Outcome.CONNECT), False),  # nothing was measured at all: said by another
+        (steady(1000), False),
+        ([], False),
+    ],
+)  # fmt: skip
+def test_a_server_that_went_away(tmp_path, rows, outage):
+    doubts, _ = found(tmp_path, rows)
+    assert ("outage" in doubts) == outage
+    if outage:
+        assert doubts["outage"]["invalidates"]
+
+
+def test_a_server_that_is_gone_in_the_second_phase(tmp_path):
+    rows = steady(1000) + steady(100, start=10 * S, phase=1, outcome=Outcome.CONNECT)
+    second = phase("second", planned=100, start_ns=10 * S, load_end_ns=20 * S, end_ns=20 * S)
+    doubts, _ = found(tmp_path, rows, [phase(planned=1000), second])
+    assert "phase second: the server went away: 100 of 100" in doubts["outage"]["text"]

@@ -33,6 +33,7 @@ from loadgen.convert.parity import (
 from loadgen.convert.publish import PublishError
 from loadgen.convert.runner import model as runner
 from loadgen.convert.sources import find_source
+from loadgen.records import NotWrittenError
 from loadgen.triton.pbtxt import parse
 from tests.support.encoder import POSITIONS, VOCAB, WIDTH, write_encoder
 
@@ -359,7 +360,7 @@ def test_a_full_disk_during_the_export_is_one_line(folders, tmp_path, monkeypatc
 
     monkeypatch.setattr(convert_module, "export_any", full)
     options = ConvertOptions(name="tiny", repository=tmp_path / "repo")
-    with pytest.raises(PublishError, match="the disk is full"):
+    with pytest.raises(NotWrittenError, match="No space left on device; free some space"):
         convert(str(folders["sentence"]), options)
     assert list(options.repository.iterdir()) == []
 

@@ -18,10 +18,9 @@ from loadgen.convert.export import ExportError
 from loadgen.convert.inputs import InputError
 from loadgen.convert.options import ConvertOptions, SourceOptions
 from loadgen.convert.parity import AGAIN, ALONE_ONNX, EMPTY_ROW, ParityMissedError, onnx_run
-from loadgen.convert.publish import PublishError
 from loadgen.convert.serve_options import ServeOptions
 from loadgen.convert.sources import find_source
-from loadgen.records import LoadgenError
+from loadgen.records import LoadgenError, NotWrittenError
 from loadgen.triton.pbtxt import parse
 from tests.support import modules
 from tests.support.cli import loadgen
@@ -279,8 +278,8 @@ def test_a_disk_that_ends_midway_leaves_nothing(refused, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
         signal.signal(signal.SIGXFSZ, ignored)
-    assert why.type is PublishError
-    assert "cannot be written" in str(why.value)
+    assert why.type is NotWrittenError
+    assert "cannot write" in str(why.value)
     assert "nothing was published" in str(why.value)
 
 

@@ -12,6 +12,7 @@ import pytest
 from loadgen.convert import publish
 from loadgen.convert.options import ConvertOptions
 from loadgen.convert.publish import PublishError, staged
+from loadgen.records import NotWrittenError
 
 
 def put(options, text):
@@ -118,7 +119,7 @@ def test_a_failure_changes_nothing(options, monkeypatch, step):
     for changes in ({"version": 2}, {"replace": True}):
         with monkeypatch.context() as patch:
             patch.setattr(*target, full)
-            with pytest.raises(PublishError, match="the disk is full") as why:
+            with pytest.raises(NotWrittenError, match="No space left on device; free some space") as why:
                 put(replace(options, **changes), "new")
         assert "\n" not in str(why.value)
         assert tree(options.repository) == before
@@ -138,7 +139,7 @@ def test_the_old_version_comes_back_if_the_new_one_cannot_be_moved_in(options, m
 
     with monkeypatch.context() as patch:
         patch.setattr(Path, "rename", second_fails)
-        with pytest.raises(PublishError):
+        with pytest.raises(NotWrittenError):
             put(replace(options, replace=True), "new")
     assert tree(options.repository) == before
 
@@ -173,7 +174,7 @@ def test_a_new_model_that_fails_is_not_seen(options, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(Path, "rename", full)
-    with pytest.raises(PublishError):
+    with pytest.raises(NotWrittenError):
         put(options, "one")
     assert list(options.repository.iterdir()) == []
 
@@ -191,26 +192,29 @@ def test_a_repository_that_cannot_be_one(tmp_path):
     file.write_text("")
     for repository in (file, file / "deeper"):
         with (
-            pytest.raises(PublishError, match="not a folder; give another --repository"),
+            pytest.raises(NotWrittenError, match="; give another --repository"),
             staged(ConvertOptions(name="m", repository=repository)),
         ):
             pass
 
 
 @pytest.mark.parametrize(
-    ("number", "says"), [(errno.EACCES, "not writable"), (errno.EROFS, "read-only disk")]
+    ("number", "says"), [(errno.EACCES, "change its permissions"), (errno.EROFS, "give another --repository")]
 )
 def test_a_repository_that_may_not_be_written(options, monkeypatch, number, says):
     def denied(*_args, **_kwargs):
         raise OSError(number, "no")
 
     monkeypatch.setattr(publish.tempfile, "mkdtemp", denied)
-    with pytest.raises(PublishError, match=says), staged(options):
+    with pytest.raises(NotWrittenError, match=says), staged(options):
         pass
 
 
 def test_too_little_room_is_said_before_the_work(options):
-    with pytest.raises(PublishError, match=r"free, about .* are needed"), staged(options, need_bytes=2**60):
+    with (
+        pytest.raises(NotWrittenError, match=r"are free, about .* are needed"),
+        staged(options, need_bytes=2**60),
+    ):
         pass
     assert list(options.repository.iterdir()) == []
 

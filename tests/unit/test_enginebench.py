@@ -455,7 +455,7 @@ def test_what_cannot_be_measured_or_written_is_one_line(tiny, tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "model.onnx").write_text("x")
     for arguments, code, says in (
-        ((tiny, "--out", tmp_path / "file"), 2, f"--out {tmp_path / 'file'} cannot be made a folder: File exists"),
+        ((tiny, "--out", tmp_path / "file"), 3, f"cannot write {tmp_path / 'file'}: File exists"),
         ((tmp_path / "model.onnx",), 2, f"{tmp_path / 'model.onnx'} is no ONNX file that runs"),
         (("some.module:factory",), 2, "'some.module:factory': there is no module some.module"),
         ((tiny, "--floor", "2", "--autotune"), 2, "floor 2.0: an agreement is -1 to 1"),

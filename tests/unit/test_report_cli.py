@@ -58,10 +58,10 @@ def test_objectives_given_replace_the_profiles(tmp_path):
     ]
 
 
-def wrong(*args):
+def wrong(*args, code=2):
     error = call(*args).exception
     assert isinstance(error, LoadgenError)
-    assert (error.exit_code, "\n" in str(error)) == (2, False)
+    assert (error.exit_code, "\n" in str(error)) == (code, False)
     return str(error)
 
 
@@ -77,11 +77,12 @@ def test_wrong_input_is_one_line_and_exit_code_2(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("page", "says"), [("no/x.html", "there is no folder"), ("", "is a folder; name a file")]
+    ("page", "says"),
+    [("no/x.html", "No such file or directory; name a file"), ("", "Is a directory; name a file")],
 )
 def test_a_page_that_has_no_place_is_refused_before_the_work(tmp_path, page, says):
     path = build(tmp_path / "run", steady(10))
-    assert says in wrong("report", path, "--html", tmp_path / page)
+    assert says in wrong("report", path, "--html", tmp_path / page, code=3)
     assert not (path / SUMMARY).exists()
 
 

@@ -1,5 +1,7 @@
 """What is drawn of a plan, and what lint says of it, by values."""
 
+import re
+
 import pytest
 
 from loadgen.analysis.unwise import unwise
@@ -108,6 +110,84 @@ def test_too_few_requests_for_a_percentile(tmp_path, kinds, rate, n):
 def test_how_many_a_closed_loop_sends_is_not_guessed(tmp_path):
     phase = "{name: go, closed: {users: 8, duration: 1s}}"
     assert notes(tmp_path, phases=[WARM, phase], more='objectives: ["latency p99 < 2s"]') == []
+
+
+_SHORT = "{name: go, open: {arrivals: uniform, rate: [{duration: 10s, at: 30/s}]}}"
+
+
+def needed(told):
+    """Objectives that cannot pass: their text, how many will be judged, how many are needed."""
+    found = (
+        re.fullmatch(r'objective "(.*)": about ([\d,]+) requests .* fewer than ([\d,]+), .*', one)
+        for one in told
+    )
+    return [(one[1], *(int(number.replace(",", "")) for number in one.groups()[1:])) for one in found if one]
+
+
+@pytest.mark.parametrize(
+    ("objective", "judged", "least"),
+    [
+        ("latency p99 < 2s", 300, 368),
+        ("latency p99.9 <= 2s", 300, 3688),
+        ("service p50 < 2s", 300, None),
+        ("lag p98.5 < 2s", 300, None),
+        ("failure rate < 1%", 300, 368),
+        ("failure rate <= 1.3%", 300, None),  # 282
+        ("rejection rate < 0.1%", 300, 3688),
+        ("a: failure rate < 2%", 75, 183),
+        ("b: failure rate < 2%", 225, None),
+        ("a: latency p90 < 1s", 75, None),
+        ("a: latency p96 < 1s", 75, 91),
+        ("requests/s > 1", 300, None),
+        ("mean batch > 1", 300, None),
+        ("latency max < 1s", 300, None),
+        ("latency mean < 1s", 300, None),
+    ],
+)
+def test_every_objective_that_a_plan_cannot_decide(tmp_path, objective, judged, least):
+    kinds = "a: {model: m, weight: 1}, b: {model: m, weight: 3}"
+    told = needed(notes(tmp_path, kinds, [WARM, _SHORT], f'objectives: ["{objective}"]'))
+    if least is None:
+        assert told == []
+    else:
+        [(text, n, need)] = told
+        assert (text, need) == (objective, least)
+        assert n == pytest.approx(judged, abs=20 if objective.startswith("a:") else 0)
+
+
+def test_goodput_is_a_share_too_and_needs_a_bound(tmp_path):
+    told = notes(tmp_path, phases=[WARM, _SHORT], more='objectives: ["latency p50 < 1s", "goodput > 99.5%"]')
+    assert needed(told) == [("goodput > 99.5%", 300, 736)]
+    [told] = notes(tmp_path, phases=[WARM, _SHORT], more='objectives: ["goodput > 50%", "lag p50 < 1s"]')
+    assert told.startswith('objective "goodput > 50%": no other objective bounds')
+
+
+@pytest.mark.parametrize("objective", ["failure rate <= 0%", "rejection rate < 0%", "goodput >= 100%"])
+def test_what_no_number_can_prove(tmp_path, objective):
+    told = notes(tmp_path, phases=[WARM, STEADY], more=f'objectives: ["latency p50 < 1s", "{objective}"]')
+    assert [note.partition(";")[0] for note in told] == [
+        f'objective "{objective}": no number of requests can prove it'
+    ]
+
+
+def test_times_of_streams_are_of_the_kinds_that_stream(tmp_path):
+    kinds = "t: {model: m, weight: 9, stream: true}, s: {model: m, weight: 1, stream: true}, w: {model: m, weight: 10}"
+    phase = "{name: go, open: {arrivals: uniform, rate: [{duration: 20s, at: 40/s}]}}"
+    more = 'objectives: ["ttft p99 < 1s", "latency p99 < 1s", "s: ttft p95 < 1s", "w: tpot p50 < 1s"]'
+    told = {text: (n, least) for text, n, least in needed(notes(tmp_path, kinds, [WARM, phase], more))}
+    assert set(told) == {"s: ttft p95 < 1s", "w: tpot p50 < 1s"}
+    assert told["s: ttft p95 < 1s"] == (pytest.approx(40, abs=15), 72)
+    assert told["w: tpot p50 < 1s"] == (0, 6)
+
+
+def test_what_is_given_up_and_what_pauses_leave_out_is_not_judged(tmp_path):
+    more = 'objectives: ["failure rate < 1%"]'
+    phase = "{name: go, open: {arrivals: uniform, rate: [{duration: 20s, at: 20/s}]}}"
+    assert needed(notes(tmp_path, phases=[WARM, phase], more=more)) == []
+    kinds = "k: {model: m, cancel: {share: 0.25, after: 100ms}}"
+    assert needed(notes(tmp_path, kinds, [WARM, phase], more)) == [("failure rate < 1%", 300, 368)]
+    phase = "{name: go, closed: {users: 5, duration: 20s, think: 1s}}"
+    assert needed(notes(tmp_path, phases=[WARM, phase], more=more)) == [("failure rate < 1%", 105, 368)]
 
 
 def test_a_timeout_in_front_of_an_objective(tmp_path):

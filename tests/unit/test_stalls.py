@@ -5,9 +5,11 @@ import pytest
 
 from loadgen.analysis.stalls import silences
 from loadgen.analysis.summary import summarise
+from loadgen.records import Outcome
 from tests.support import runs
 
 MS = 10**6
+TRITON = {"name": "triton", "version": "2.51.0", "extensions": ["statistics"]}
 
 
 def found(pairs, limit=250):
@@ -45,7 +47,7 @@ def rows(gap_ms):
 
 @pytest.mark.parametrize(("gap", "times"), [(0, 0), (200, 0), (450, 1)])
 def test_a_run_says_so_with_its_stamps(tmp_path, gap, times):
-    summary = summarise(runs.build(tmp_path / "run", rows(gap)))
+    summary = summarise(runs.build(tmp_path / "run", rows(gap), facts=TRITON))
     doubts = [d for d in summary["doubts"] if d["code"] == "idle_while_pending"]
     assert len(doubts) == times
     if times:
@@ -67,7 +69,7 @@ def test_all_are_counted_and_the_longest_listed(tmp_path):
         at += 310 + n
     last = at * MS
     phases = [runs.phase(planned=480, duration_ns=last, load_end_ns=last, end_ns=last)]
-    summary = summarise(runs.build(tmp_path / "run", out, phases))
+    summary = summarise(runs.build(tmp_path / "run", out, phases, facts=TRITON))
     [doubt] = [d for d in summary["doubts"] if d["code"] == "idle_while_pending"]
     assert "120 times" in doubt["text"]
     assert len(summary["stalls"]) == 100
@@ -78,3 +80,29 @@ def test_long_service_is_no_stall(tmp_path):
     slow = [runs.row(i * 1000 * MS, service=900 * MS) for i in range(10)]
     summary = summarise(runs.build(tmp_path / "run", slow))
     assert "stalls" not in summary
+
+
+@pytest.mark.parametrize(
+    ("facts", "code"),
+    [
+        (TRITON, "idle_while_pending"),
+        ({"name": "ours", "extensions": ["schedule_policy"]}, "idle_while_pending"),  # tritonserver --id=ours
+        ({"name": "mlserver", "extensions": []}, "stalled"),
+        ({"name": "OpenAI-compatible server", "extensions": []}, "stalled"),
+        ({}, "stalled"),
+    ],
+)
+def test_advice_on_tritons_batcher_is_for_a_triton(tmp_path, facts, code):
+    summary = summarise(runs.build(tmp_path / "run", rows(450), facts=facts))
+    [doubt] = [d for d in summary["doubts"] if d["code"] in ("idle_while_pending", "stalled")]
+    assert doubt["code"] == code
+    assert ("Triton" in doubt["hint"]) == (code == "idle_while_pending")
+
+
+@pytest.mark.parametrize("outcome", [Outcome.REJECTED, Outcome.HTTP_5XX])
+def test_quick_refusals_do_not_hide_a_stall(tmp_path, outcome):
+    """One a 20 ms is turned away at once, all along."""
+    quick = [runs.row(due * MS, service=MS, outcome=outcome) for due in range(5, 5000, 20)]
+    summary = summarise(runs.build(tmp_path / "run", rows(450) + quick))
+    [stall] = summary["stalls"]
+    assert stall == {"phase": "steady", "start_ns": 2000 * MS, "end_ns": 2460 * MS, "in_flight": 1}

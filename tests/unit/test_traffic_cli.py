@@ -118,7 +118,7 @@ def test_show_saves_the_plan_and_says_how_to_send_it(tiny, tmp_path):
     assert (saved.seed, len(saved.phases[1].due_ns)) == (9, 400)
     answer = loadgen("profile", "show", tiny, "--save", out)
     assert (answer.code, answer.out) == (2, "")
-    assert answer.error_lines == [f"error: plan {out}: File exists; name a file that does not exist yet"]
+    assert answer.error_lines == [f"error: plan {out}: exists already; name a file that does not exist yet"]
 
 
 @pytest.mark.parametrize("path", PROFILES, ids=lambda path: path.stem)
