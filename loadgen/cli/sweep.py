@@ -19,7 +19,7 @@ from loadgen.cli.output import printed
 from loadgen.cli.progress import Progress
 from loadgen.cli.quick import numpy_without_threads
 
-EXITS = {"clear": 0, "close": 0, "none": 1, "inconclusive": 3}
+EXITS = {"clear": 0, "close": 0, "only": 0, "none": 1, "inconclusive": 3}
 
 
 class _Begins(TyperGroup):
@@ -86,8 +86,8 @@ def begin(
 ) -> None:
     """Run a sweep in a new folder, unattended; Ctrl-C stops it, `loadgen sweep resume` goes on.
 
-    Exit code: 0 there is a best configuration, 1 none meets the objectives, 2 usage, 3 inconclusive,
-    130 interrupted.
+    Exit code: 0 there is a best configuration that meets the objectives, 1 none meets them, 2 usage, 3 undecided
+    (which is best, or whether the objectives are met), 130 interrupted.
 
     Example: loadgen sweep begin traffic_profiles/sweeps/batching.yaml --out sweeps/batching
     """

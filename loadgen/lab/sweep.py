@@ -280,7 +280,7 @@ class _Drive:
         folder = self.path / f"warm-{name}"
         shutil.rmtree(folder, ignore_errors=True)
         measured = measure(
-            self._order(server, self.sweep.warm_text(self.traffic, WINDOW_NS), folder, self.sweep.seed)
+            self._order(server, self.sweep.warm_text(self.traffic, WINDOW_NS), folder, self.sweep.warm_seed)
         )
         return measured.path, measured.interrupted
 
