@@ -72,8 +72,9 @@ def _headline(result: dict[str, Any]) -> str:
     of = f"of {len(result['configurations'])} configurations"
     if best["configuration"] is not None:
         return f"{wish}: {best['configuration']}"
+    none = "none" if result["blocks"]["finished"] == result["blocks"]["planned"] else "so far none"
     if best["leading"] is None:
-        return f"{wish}: {'none' if best['verdict'] == 'none' else 'so far none'} {of}"
+        return f"{wish}: {none} {of}"
     if len(result["configurations"]) == 1:
         may = "may or may not meet" if best["compared"] == "inconclusive" else "does not meet"
         return f"{wish}: {best['leading']} {may} the objectives"
@@ -82,7 +83,6 @@ def _headline(result: dict[str, Any]) -> str:
             f"{wish}: undecided, none {of} is known to meet the objectives; "
             f"of those that may, {best['leading']} leads"
         )
-    none = "none" if best["verdict"] == "none" else "so far none"
     return f"{wish}: {none} {of} meets the objectives; without them {best['leading']} leads"
 
 
