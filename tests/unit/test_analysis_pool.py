@@ -7,7 +7,7 @@ from loadgen.analysis.pool import pool
 from loadgen.analysis.summary import summarise
 from loadgen.records import LoadgenError, Outcome
 from loadgen.runread import read_run
-from tests.support import runs
+from tests.support import runs, streams
 from tests.support.runs import MS, S
 
 WANTED = [
@@ -62,3 +62,15 @@ def test_runs_of_other_kinds_are_no_pool(tmp_path):
     b = read_run(runs.build(tmp_path / "b", [runs.row(0)], kinds=[other]))
     with pytest.raises(LoadgenError, match="kinds are not those of"):
         pool([made(tmp_path, "a", 10, MS), b])
+
+
+def test_streams_keep_to_their_requests(tmp_path):
+    """First tokens after 100 and 300 ms: a median of both, as many gaps as in each."""
+    for name, first, n in (("a", 100, 300), ("b", 300, 200)):
+        rows = [streams.chat(i * 20 * MS, streams.every(10 * MS, 5, first * MS)) for i in range(n)]
+        streams.build_streamed(tmp_path / name, rows)
+    parts = [read_run(tmp_path / name) for name in "ab"]
+    rows = summarise(pool(parts), ["ttft p50 < 1s", "ttft p99 < 1s", "chunk gap mean < 1s"])["slo"]
+    assert [(row["observed"], row["n"]) for row in rows] == [
+        (100 * MS, 500), (300 * MS, 500), (pytest.approx(10 * MS), 500 * 4),
+    ]  # fmt: skip
