@@ -98,15 +98,16 @@ def _shrunk(mean: Floats, noise: Floats, rng: np.random.Generator) -> tuple[Floa
     return mean.mean() + kept * (mean - mean.mean()), kept
 
 
-Score = Callable[[list[Floats]], Floats]
+Score = Callable[[Floats], Floats]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`scores` by candidate: larger is better, NaN not complete, 0 does not meet the bounds.
+    """`scores` by candidate: larger is better, NaN not complete, 0 no contender.
 
     `probability` of being best, by candidate; `worse` is by how much the chosen one may be worse than the true
-    best: 0.02 says that with 95 % it is within 2 % of it.  Both None where the noise cannot be told.
+    best: 0.02 says that in 95 % of the draws it is within 2 % of it.  Both None where the noise cannot be told, and
+    where there is but one contender (`alone`): nothing was compared.
     """
 
     scores: Floats
@@ -114,12 +115,15 @@ class Outcome:
     probability: Floats | None
     worse: float | None
     drawn: Floats | None = None  # scores, draws x candidates
+    alone: bool = False
 
     @property
     def verdict(self) -> str:
-        """One of clear | close (which is best matters little) | inconclusive | none (no candidate meets the bounds)."""
+        """One of clear | close (which is best matters little) | only (one contender) | inconclusive | none."""
         if self.best is None:
             return "none"
+        if self.alone:
+            return "only"
         if self.probability is None or self.worse is None:
             return "inconclusive"
         if self.probability[self.best] >= CLEAR:
@@ -127,21 +131,29 @@ class Outcome:
         return "close" if self.worse <= CLOSE else "inconclusive"
 
 
-def contest(figures: list[Floats], score: Score, seed: int = 0) -> Outcome:
-    """`figures` are candidates x loads x rounds each; `score` makes one number a candidate of their means.
+def contest(figures: Floats, score: Score, seed: int = 0, *, rivals: Score | None = None) -> Outcome:
+    """`figures` are candidates x loads x rounds; `score` makes one number a candidate of their means.
 
-    `score` gets arrays whose last two axes are candidates x loads, and gives what is left without loads.
+    `score` gets an array whose last two axes are candidates x loads, and gives what is left without loads.
+    `rivals` is the score that the others have at best (default: the same), so that what is undecided about them
+    speaks against the chosen one.
     """
-    told = score([means(one) for one in figures])
+    middle = means(figures)
+    told = score(middle)
     good = np.nan_to_num(told, nan=0.0)
     if not good.max(initial=0.0) > 0:
         return Outcome(told, None, None, None)
     best = int(good.argmax())
-    rng = np.random.default_rng(seed)
-    guessed = [drawn(one, rng) for one in figures]
-    if any(np.isnan(one).all(axis=(0, 1)).any() for one in guessed):
+    rivals = rivals or score
+    against = np.nan_to_num(rivals(middle), nan=0.0) > 0
+    against[best] = False
+    if not against.any():
+        return Outcome(told, best, None, None, alone=True)
+    guessed = drawn(figures, np.random.default_rng(seed))
+    if np.isnan(guessed).all(axis=(0, 1)).any():
         return Outcome(told, best, None, None)
-    scores = np.nan_to_num(score(guessed), nan=0.0)
+    scores = np.nan_to_num(rivals(guessed), nan=0.0)
+    scores[:, best] = np.nan_to_num(score(guessed)[:, best], nan=0.0)
     top = scores.max(axis=1)
     wins = (scores == top[:, None]) & (top[:, None] > 0)
     shares = (wins / np.maximum(wins.sum(axis=1), 1)[:, None]).mean(axis=0)

@@ -1,7 +1,6 @@
 """Why batches had the size they had: each rule's share and cost in the measured phases, and advice with numbers.
 
 Reads trace.arrow of a run folder and the model's configuration in run.json; the rules are analysis.batches'.
-This module must not know how figures are shown.
 """
 
 from collections.abc import Sequence
@@ -15,6 +14,7 @@ from loadgen.analysis.counsel import counsel
 from loadgen.histogram import nearest_rank
 from loadgen.records import LoadgenError
 from loadgen.runread import Run
+from loadgen.triton.facts import composing, is_ensemble
 from loadgen.triton.trace import Timeline
 from loadgen.triton.tracefile import read_timelines
 
@@ -30,7 +30,7 @@ class Cost:
 
 
 def explain(run: Run) -> list[dict[str, Any]]:
-    """One entry a model version that executed something, by name.
+    """One entry a model version that executed something, by name; of an ensemble those it is made of (`step_of` names it).
 
     Raises LoadgenError when the run has no trace, or its models no configuration to compare with.
     """
@@ -41,9 +41,12 @@ def explain(run: Run) -> list[dict[str, Any]]:
         if p.get("measured") and p.get("start_ns") is not None and p.get("end_ns") is not None
     ]
     models = (run.info.get("server") or {}).get("models") or {}
+    configs = {name: (facts or {}).get("config") for name, facts in models.items()}
+    ensembles = sorted(name for name, config in configs.items() if is_ensemble(config))
+    timelines = [one for one in timelines if one.model not in ensembles]  # which execute nothing themselves
     found = []
     for model, version in sorted({(one.model, one.version) for one in timelines}):
-        config = (models.get(model) or {}).get("config")
+        config = configs.get(model)
         if config is None:
             raise LoadgenError(
                 f"{run.path}: no configuration of model {model!r} in it: its rules are not known"
@@ -52,7 +55,15 @@ def explain(run: Run) -> list[dict[str, Any]]:
         batches = [b for b in rebuild(mine, scheduling(config)) if _within(b.start_ns, spans)]
         never = sum(one.start_ns is None and _within(one.queue_ns, spans) for one in mine)
         if batches or never:
-            found.append(story(model, version, batches, scheduling(config), never, _unsaid(mine)))
+            step_of = [name for name in ensembles if model in composing([name], configs)]
+            told = story(model, version, batches, scheduling(config), never, _unsaid(mine))
+            found.append(told | {"step_of": step_of})
+    if not found and ensembles:
+        steps = ", ".join(composing(ensembles, configs))
+        raise LoadgenError(
+            f"{run.path}: {', '.join(ensembles)} is an ensemble and executes nothing itself, and the trace has no execution "
+            f"of what it is made of ({steps}) in a measured phase"
+        )
     if not found:
         raise LoadgenError(f"{run.path}: the server's trace has no execution in a measured phase")
     return found

@@ -153,7 +153,20 @@ def _estimate(objective: Objective, seen: Measured) -> Estimate:
         return _failures(objective, seen)
     if metric in RATES:
         return _rate(objective, seen)
-    return _exact(seen.server.get("mean_batch"), seen.server.get("execution_count") or 0)
+    return _mean_batch(seen.server)
+
+
+def _mean_batch(server: dict[str, Any]) -> Estimate:
+    """Of an ensemble there is one only where a single model executes all of it."""
+    mean, steps = server.get("mean_batch"), server.get("composing") or {}
+    note = None
+    if mean is None and server.get("ensembles"):
+        each = ", ".join(
+            f"{name} {'-' if told['mean_batch'] is None else format(told['mean_batch'], '.2f')}"
+            for name, told in steps.items()
+        )
+        note = f"an ensemble has no batches of its own; its models: {each or 'not told'}"
+    return _exact(mean, server.get("execution_count") or 0, note)
 
 
 def _failures(objective: Objective, seen: Measured) -> Estimate:

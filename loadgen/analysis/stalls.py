@@ -15,7 +15,7 @@ import numpy as np
 from loadgen.analysis.columns import Ints
 from loadgen.analysis.frame import Frame
 from loadgen.analysis.percentiles import quantile
-from loadgen.analysis.server import Counted
+from loadgen.analysis.server import Counted, Role
 from loadgen.records import Doubt
 from loadgen.triton.facts import ServerKind
 from loadgen.units import show_ns
@@ -68,11 +68,14 @@ def _longest_usual(ok: Frame, counted: Sequence[Counted]) -> int:
     executions = [
         round(tally.ns / tally.count)
         for one in counted
-        if one.window is not None
+        if one.window is not None and one.role is not Role.OTHER
         for tally in one.window.batches.values()
         if tally.count
     ]
-    # a median service holds the time in queue as well: where the server tells its executions these are enough
+    # a median service holds the time in queue as well: where the server tells its executions these are enough,
+    # but a request of an ensemble is several of them, one after the other
+    if any(one.ensemble for one in counted):
+        return max([*executions, *usual])
     return max(executions) if executions else max(usual)
 
 

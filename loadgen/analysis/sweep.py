@@ -1,33 +1,39 @@
-"""What a sweep found: a row for each cell, the Pareto front, the best configuration and how sure that is.
+"""What a sweep found: a row for each cell, the Pareto front, the best configuration and on what that rests.
 
 Reads sweep.json and the run folders of the blocks, nothing else: the same folder gives the same result.  A cell is
-a configuration under a load.  The best configuration in a rate is the one with the highest over those of its loads
-at which every objective holds; in a time, the one with the lowest geometric mean over all loads.  This module must
-not know how blocks are made nor how the result is shown.
+a configuration under a load.  Its objectives are judged on the requests of all its blocks together, by the code that
+judges a run (analysis.slo), and can be inconclusive.  The best configuration in a rate is the one with the highest over
+those of its loads that pass; in a time, the one with the lowest geometric mean over all loads, which all must pass.
+When none passes, those that are undecided are compared, and when there are none of these either, all of them.
 """
 
 import json
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from loadgen.analysis.conclusion import OF_THE_ANSWERS
-from loadgen.analysis.contest import Floats, Outcome, contest, effect, front, means
+from loadgen.analysis.contest import DRAWS, Floats, Outcome, contest, effect, front
+from loadgen.analysis.pool import pool
 from loadgen.analysis.summary import summarise
 from loadgen.records import LoadgenError
 from loadgen.runfile import RUN
-from loadgen.runread import read_run
-from loadgen.traffic.objective import RATES, Objective, parse_objective
+from loadgen.runread import Run, read_run
+from loadgen.traffic.objective import RATES, Objective
 from loadgen.traffic.sweep import Block, Sweep, parse_sweep
 
 FORMAT = 1
 JOURNAL, BLOCKS, RESULT, PAGE = "sweep.json", "blocks", "result.json", "sweep.html"
 ALWAYS = ("requests/s > 0", "items/s > 0", "latency p50 < 100h", "latency p99 < 100h")
 _KEYS = {"sweep", "profile", "model", "target", "protocol", "repository", "base", "command", "visits"}
-_TOLD = ("achieved_per_s", "items_per_s", "p50_ns", "p99_ns", "mean_batch", "queue_ns", "compute_ns")
+ONE_BLOCK = (
+    "one block fails it although all of them together pass: runs differ by more than chance within one"
+)
 
 
 def read_journal(path: Path) -> dict[str, Any]:
@@ -59,15 +65,76 @@ def finished(path: Path, block: Block) -> bool:
         return False
 
 
+class Meets(IntEnum):
+    """Whether the objectives hold, worst first; a run's verdict has the same names."""
+
+    FAIL = 0
+    INCONCLUSIVE = 1
+    PASS = 2
+
+    @property
+    def text(self) -> str:
+        return self.name.lower()
+
+
 @dataclass(frozen=True, slots=True)
-class _Figures:
-    """Of all blocks: candidates x loads x rounds, NaN where nothing was measured."""
+class Cell:
+    """A configuration under a load, over the requests of all its blocks; None where nothing was measured.
+
+    `best_in` is its figure in what the best is best in; `each` holds the blocks' own, in their rounds; `n` the requests
+    that were judged.  `objectives` are rows as `analysis.slo.judge` makes them, with the blocks' own verdicts as
+    `blocks`.  `verdict`: fail where an objective fails; pass where all pass and no block fails one; else inconclusive.
+    None without objectives.
+    """
+
+    configuration: str
+    load: str
+    blocks: int = 0
+    n: int = 0
+    verdict: str | None = None
+    objectives: list[dict[str, Any]] = field(default_factory=list)
+    best_in: float | None = None
+    achieved_per_s: float | None = None
+    items_per_s: float | None = None
+    p50_ns: float | None = None
+    p99_ns: float | None = None
+    mean_batch: float | None = None
+    queue_ns: float | None = None
+    compute_ns: float | None = None
+    each: dict[str, list[float | None]] = field(default_factory=lambda: {"achieved_per_s": [], "p99_ns": []})
+    doubts: dict[str, int] = field(default_factory=dict)
+    front: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Best:
+    """Which configuration is best.
+
+    `configuration` meets the objectives; None where none is known to.  `leading` is the first of those that were
+    compared: those whose objectives `compared` says (pass, else inconclusive, else fail).  `verdict`: clear | close |
+    only (nothing to compare with) | inconclusive | none (all fail).  `probability` and `worse_by_at_most` (95 % of the draws)
+    rest on `rounds` blocks a cell taken as independent, and on undecided rivals taken as if they met the objectives.
+    """
+
+    configuration: str | None
+    leading: str | None
+    compared: str | None
+    verdict: str
+    probability: float | None
+    worse_by_at_most: float | None
+    rounds: int
+    rivals: list[str]
+    invalid_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """Of all blocks: `score` candidates x loads x rounds, NaN where nothing was measured; `meets` candidates x loads."""
 
     score: Floats
-    bounds: list[Floats]
-    told: dict[str, Floats]  # by the names of _TOLD
-    doubts: dict[tuple[int, int], Counter[str]]
-    valid: Floats  # 1 or 0
+    meets: Floats
+    cells: list[Cell]
+    invalid: list[str]  # names of blocks
 
 
 def read_sweep(path: Path) -> dict[str, Any]:
@@ -76,18 +143,12 @@ def read_sweep(path: Path) -> dict[str, Any]:
     sweep = sweep_of(journal)
     blocks = sweep.blocks()
     done = [block for block in blocks if finished(path, block)]
-    bounds = [parse_objective(text) for text in sweep.objectives]
-    figures = _figures(path, sweep, done)
-    for i, one in enumerate(sweep.candidates):
-        if one.name in journal.get("failed", {}):
-            figures.score[i] = np.nan  # it was left out, and cannot win by the blocks before
-    outcome = contest(
-        [figures.score, *figures.bounds], lambda shown: _score(sweep.contest, bounds, shown), sweep.seed
-    )
-    names = [one.name for one in sweep.candidates]
-    cells = _cells(sweep, figures, bounds)
+    seen = _measured(path, sweep, done)
     failed = journal.get("failed", {})
-    waited_for = [one.name not in failed for one in sweep.candidates]
+    for i, one in enumerate(sweep.candidates):
+        if one.name in failed:
+            seen.score[i] = np.nan  # it was left out, and cannot win by the blocks before
+    level, outcome = _compared(sweep, seen)
     return {
         "format": FORMAT,
         "name": sweep.name,
@@ -99,54 +160,99 @@ def read_sweep(path: Path) -> dict[str, Any]:
         "blocks": {"planned": len(blocks), "finished": len(done), "block_ns": sweep.block_ns, "repeats": sweep.repeats},
         "best_in": sweep.best,
         "objectives": list(sweep.objectives),
-        "best": _best(names, outcome, figures, settled=_settled(outcome, waited_for)),
+        "best": asdict(_best(sweep, outcome, level, seen, [one.name not in failed for one in sweep.candidates])),
         "configurations": [
-            {"name": name, "changes": str(one.changes), "score": _number(outcome.scores[i]),
-             "probability_best": None if outcome.probability is None else round(float(outcome.probability[i]), 4),
-             "failed": failed.get(name)}
-            for i, (name, one) in enumerate(zip(names, sweep.candidates, strict=True))
+            {"name": one.name, "changes": str(one.changes), "score": _number(outcome.scores[i]),
+             "probability_best": _probability(outcome, i), "failed": failed.get(one.name)}
+            for i, one in enumerate(sweep.candidates)
         ],
         "effects": _effects(sweep, outcome),
-        "cells": cells,
-        "invalid": [b.name for b in done if figures.valid[b.configuration, b.load, b.round] == 0],
+        "cells": [asdict(cell) for cell in _with_front(seen.cells)],
+        "invalid": seen.invalid,
         "visits": journal.get("visits", []),
     }  # fmt: skip
 
 
-def _figures(path: Path, sweep: Sweep, done: list[Block]) -> _Figures:
-    shape = (len(sweep.candidates), len(sweep.loads), sweep.repeats)
-
-    def empty() -> Floats:
-        return np.full(shape, np.nan)
-
-    found = _Figures(
-        empty(), [empty() for _ in sweep.objectives], {key: empty() for key in _TOLD}, {}, empty()
-    )
-    wanted = [sweep.contest.text, *sweep.objectives, *ALWAYS]
-    for block in done:
-        summary = summarise(read_run(path / BLOCKS / block.name), wanted)
-        place = block.configuration, block.load, block.round
-        observed = [_observed(row) for row in summary["slo"]]
-        found.score[place] = observed[0]
-        for array, value in zip(found.bounds, observed[1:], strict=False):
-            array[place] = value
-        rate, items, p50, p99 = observed[-len(ALWAYS) :]
-        server = summary["server"]
-        told = (
-            rate,
-            items,
-            p50,
-            p99,
-            server["mean_batch"],
-            server["queue_ns_mean"],
-            server["compute_ns_mean"],
-        )
-        for key, value in zip(_TOLD, told, strict=True):
-            found.told[key][place] = np.nan if value is None else value
-        codes = Counter(doubt["code"] for doubt in summary["doubts"])
-        found.doubts.setdefault(place[:2], Counter()).update(codes)
-        found.valid[place] = all(d["code"] in OF_THE_ANSWERS for d in summary["doubts"] if d["invalidates"])
+def _measured(path: Path, sweep: Sweep, done: list[Block]) -> _Measured:
+    shape = (len(sweep.candidates), len(sweep.loads))
+    found = _Measured(np.full((*shape, sweep.repeats), np.nan), np.full(shape, np.nan), [], [])
+    for i in range(shape[0]):
+        for j in range(shape[1]):
+            mine = sorted((b for b in done if (b.configuration, b.load) == (i, j)), key=lambda b: b.round)
+            cell = _cell(path, sweep, (i, j), mine, found)
+            if cell.blocks:
+                found.meets[i, j] = Meets[(cell.verdict or "pass").upper()]
+            found.cells.append(cell)
     return found
+
+
+def _cell(path: Path, sweep: Sweep, place: tuple[int, int], blocks: list[Block], found: _Measured) -> Cell:
+    """One cell; its blocks' scores go into `found`."""
+    cell = Cell(sweep.candidates[place[0]].name, str(sweep.loads[place[1]]))
+    if not blocks:
+        return cell
+    wanted = [sweep.contest.text, *sweep.objectives, *ALWAYS]
+    runs: list[Run] = []
+    verdicts: list[list[str]] = [[] for _ in sweep.objectives]
+    doubts: Counter[str] = Counter()
+    for block in blocks:
+        runs.append(read_run(path / BLOCKS / block.name))
+        summary = summarise(runs[-1], wanted)
+        found.score[(*place, block.round)] = _observed(summary["slo"][0])
+        for mine, row in zip(verdicts, summary["slo"][1:], strict=False):
+            mine.append(row["verdict"])
+        rate, _, _, p99 = _always(summary)
+        cell.each["achieved_per_s"].append(rate)
+        cell.each["p99_ns"].append(p99)
+        doubts.update(doubt["code"] for doubt in summary["doubts"])
+        if any(d["invalidates"] and d["code"] not in OF_THE_ANSWERS for d in summary["doubts"]):
+            found.invalid.append(block.name)
+    summary = summarise(pool(runs), wanted)
+    rate, items, p50, p99 = _always(summary)
+    server = summary["server"]
+    objectives = [_objective(*each) for each in zip(summary["slo"][1:], verdicts, strict=False)]
+    return replace(
+        cell,
+        blocks=len(runs),
+        n=summary["slo"][-1]["n"],
+        verdict=_verdict(objectives),
+        objectives=objectives,
+        best_in=_number(_observed(summary["slo"][0])),
+        achieved_per_s=rate,
+        items_per_s=items,
+        p50_ns=p50,
+        p99_ns=p99,
+        mean_batch=server["mean_batch"],
+        queue_ns=server["queue_ns_mean"],
+        compute_ns=server["compute_ns_mean"],
+        doubts=dict(doubts),
+    )
+
+
+def _always(summary: dict[str, Any]) -> list[float | None]:
+    """What is observed of ALWAYS."""
+    return [_number(_observed(row)) for row in summary["slo"][-len(ALWAYS) :]]
+
+
+def _objective(row: dict[str, Any], blocks: list[str]) -> dict[str, Any]:
+    """A row of `judge` on all requests of a cell, with its blocks' verdicts, and a note where these speak against it."""
+    notes = [row["note"]] if row["note"] else []
+    if row["verdict"] == "pass" and "fail" in blocks:
+        notes.append(ONE_BLOCK)
+    return row | {"blocks": blocks, "note": "; ".join(notes) or None}
+
+
+def _verdict(objectives: list[dict[str, Any]]) -> str | None:
+    """Of a cell.  An interval from all requests takes them as independent: that a block of them fails shows that they
+    are not, and then the cell does not pass.
+    """
+    if not objectives:
+        return None
+    verdicts = {row["verdict"] for row in objectives}
+    if "fail" in verdicts:
+        return "fail"
+    unsure = "inconclusive" in verdicts or any("fail" in row["blocks"] for row in objectives)
+    return "inconclusive" if unsure else "pass"
 
 
 def _observed(row: dict[str, Any]) -> float:
@@ -156,48 +262,40 @@ def _observed(row: dict[str, Any]) -> float:
     return np.nan if row["metric"] in RATES or not row["n"] else np.inf
 
 
-def _score(best: Objective, bounds: list[Objective], shown: list[Floats]) -> Floats:
-    """Larger is better; 0 where the objectives are not met; NaN where a load has not been measured.  `shown` holds
-    what is best and then each bound, with loads as the last axis.
+def _compared(sweep: Sweep, seen: _Measured) -> tuple[Meets, Outcome]:
+    """The contest among the best there are: those that pass, else those that may, else all."""
+    for level in reversed(Meets):
+        rivals = _score(sweep.contest, seen.meets, min(level, Meets.INCONCLUSIVE))
+        outcome = contest(seen.score, _score(sweep.contest, seen.meets, level), sweep.seed, rivals=rivals)
+        if outcome.best is not None:
+            break
+    return level, outcome
+
+
+def _score(best: Objective, meets: Floats, level: Meets) -> Callable[[Floats], Floats]:
+    """What makes a number a candidate of figures with candidates x loads as last axes: larger is better; 0 where the
+    objectives do not hold to that level; NaN where a load has not been measured.
     """
-    first, rest = shown[0], shown[1:]
-    meets = np.ones(first.shape, np.bool_)
-    for bound, values in zip(bounds, rest, strict=True):
-        meets &= _holds(bound, values)
-    with np.errstate(divide="ignore"):
-        if best.metric in RATES:
-            scores = np.where(meets, first, 0.0).max(axis=-1)
-        else:
-            scores = np.where(meets.all(axis=-1), 1e9 / np.exp(np.log(first).mean(axis=-1)), 0.0)
-    return np.where(np.isnan(first).any(axis=-1), np.nan, scores)
+    there = meets >= level
+
+    def score(shown: Floats) -> Floats:
+        with np.errstate(divide="ignore"):
+            if best.metric in RATES:
+                scores = np.where(there, shown, 0.0).max(axis=-1)
+            else:
+                scores = np.where(there.all(axis=-1), 1e9 / np.exp(np.log(shown).mean(axis=-1)), 0.0)
+        return np.where(np.isnan(shown).any(axis=-1), np.nan, scores)
+
+    return score
 
 
-def _holds(bound: Objective, values: Floats) -> Any:
-    holds = {"<": np.less, "<=": np.less_equal, ">": np.greater, ">=": np.greater_equal}[bound.op]
-    return holds(values, bound.threshold)
-
-
-def _cells(sweep: Sweep, figures: _Figures, bounds: list[Objective]) -> list[dict[str, Any]]:
-    told = {key: means(values) for key, values in figures.told.items()}
-    limits = [means(values) for values in figures.bounds]
-    meets = np.ones(figures.score.shape[:2], np.bool_)
-    for bound, values in zip(bounds, limits, strict=True):
-        meets &= _holds(bound, values)
-    best = front(told["achieved_per_s"].ravel(), told["p99_ns"].ravel())
-    cells = []
-    for i, one in enumerate(sweep.candidates):
-        for j, load in enumerate(sweep.loads):
-            blocks = int(np.isfinite(figures.valid[i, j]).sum())
-            cells.append(
-                {"configuration": one.name, "load": str(load), "blocks": blocks,
-                 **{key: _number(values[i, j]) for key, values in told.items()},
-                 "each": {key: [_number(v) for v in figures.told[key][i, j]] for key in ("achieved_per_s", "p99_ns")},
-                 "bounds": [_number(values[i, j]) for values in limits],
-                 "meets": bool(meets[i, j]) if blocks else None,
-                 "front": best[i * len(sweep.loads) + j],
-                 "doubts": dict(figures.doubts.get((i, j), {}))}
-            )  # fmt: skip
-    return cells
+def _with_front(cells: list[Cell]) -> list[Cell]:
+    """The same, told which no other beats in both requests/s and P99."""
+    gain, cost = (
+        np.array([np.nan if value is None else value for value in values], np.float64)
+        for values in ([c.achieved_per_s for c in cells], [c.p99_ns for c in cells])
+    )
+    return [replace(cell, front=there) for cell, there in zip(cells, front(gain, cost), strict=True)]
 
 
 def _effects(sweep: Sweep, outcome: Outcome) -> list[dict[str, Any]]:
@@ -213,33 +311,36 @@ def _effects(sweep: Sweep, outcome: Outcome) -> list[dict[str, Any]]:
     return rows
 
 
-def _settled(outcome: Outcome, waited_for: list[bool]) -> bool:
-    """Whether every configuration that could be loaded has a score, and there is one at all."""
-    missing = np.isnan(outcome.scores)
-    return not missing[waited_for].any() and not missing.all()
-
-
-def _best(names: list[str], outcome: Outcome, figures: _Figures, *, settled: bool) -> dict[str, Any]:
-    """The winner with its probability, and in words why it is not surer.  That none meets the objectives can only
-    be said when all have been measured (`settled`).
+def _best(sweep: Sweep, outcome: Outcome, level: Meets, seen: _Measured, waited_for: list[bool]) -> Best:
+    """The winner, and how far it can be trusted.  Nothing is settled until every configuration that could be loaded
+    (`waited_for`) has been measured.
     """
+    names = [one.name for one in sweep.candidates]
     shares = outcome.probability
-    rivals = [] if shares is None or outcome.best is None else [
+    rivals = [] if shares is None else [
         names[i] for i in np.argsort(-shares).tolist() if i != outcome.best and shares[i] >= 0.05  # noqa: PLR2004
     ]  # fmt: skip
-    invalid = int((figures.valid == 0).sum())
-    verdict = outcome.verdict
-    doubtful = {"clear", "close", "none"} if invalid else set() if settled else {"none"}
-    return {
-        "configuration": None if outcome.best is None else names[outcome.best],
-        "verdict": "inconclusive" if verdict in doubtful else verdict,
-        "probability": None
-        if shares is None or outcome.best is None
-        else round(float(shares[outcome.best]), 4),
-        "worse_by_at_most": None if outcome.worse is None else round(outcome.worse, 4),
-        "rivals": rivals,
-        "invalid_blocks": invalid,
-    }
+    leading = None if outcome.best is None else names[outcome.best]
+    verdict = {Meets.PASS: outcome.verdict, Meets.INCONCLUSIVE: "inconclusive", Meets.FAIL: "none"}[level]
+    settled = not np.isnan(outcome.scores[waited_for]).any() and any(waited_for)
+    return Best(
+        configuration=leading if level is Meets.PASS else None,
+        leading=leading,
+        compared=None if leading is None or not sweep.objectives else level.text,
+        verdict="inconclusive" if seen.invalid or not settled else verdict,
+        probability=None if outcome.best is None else _probability(outcome, outcome.best),
+        worse_by_at_most=None if outcome.worse is None else round(outcome.worse, 4),
+        rounds=sweep.repeats,
+        rivals=rivals,
+        invalid_blocks=len(seen.invalid),
+    )
+
+
+def _probability(outcome: Outcome, place: int) -> float | None:
+    """Never 1: so many draws cannot tell more."""
+    if outcome.probability is None:
+        return None
+    return round(min(float(outcome.probability[place]), 1 - 1 / DRAWS), 4)
 
 
 def _number(value: float) -> float | None:

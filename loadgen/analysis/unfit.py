@@ -1,13 +1,13 @@
 """What is legal in a model's configuration but does not go with a traffic profile: findings before anything is sent.
 
-Each rule looks at one thing and says what happens, why, and the experiment that shows it.  This module must not know
-where a configuration came from, nor how findings are shown.
+Each rule looks at one thing and says what happens, why, and the experiment that shows it.  The models that an
+ensemble is made of are looked at with the requests that the ensemble gets, whose rows pass through its steps.
 """
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from loadgen.triton.config import QueuePolicy
@@ -27,11 +27,12 @@ _IDS = re.compile(r"(^|_)ids?$|token", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`text`: what happens and why; `show`: a command line whose outcome shows it."""
+    """`text`: what happens and why; `show`: a command line whose outcome shows it; `model`: whose configuration."""
 
     code: str
     text: str
     show: str
+    model: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,11 @@ class _Seen:
     cores: int
     engine_rows: tuple[int, int] | None  # fewest and most of a TensorRT engine
     where: str  # how a person names the profile on a command line
+    asked: str  # the model whose requests it gets: its own name, or an ensemble's that it is a step of
+
+    @property
+    def is_step(self) -> bool:
+        return self.asked != self.config.name
 
     @property
     def batcher(self) -> DynamicBatching | None:
@@ -52,7 +58,7 @@ class _Seen:
     def kinds(self) -> list[Kind]:
         """Those that send tensors to this model."""
         named = [k for k in self.profile.kinds.values() if k.is_kserve]
-        return [k for k in named if k.model == self.config.name or not self.config.name]
+        return [k for k in named if k.model == self.asked or not self.asked]
 
     @property
     def explained(self) -> str:
@@ -72,15 +78,17 @@ def unfit(
     cores: int,
     where: str,
     engine_rows: tuple[int, int] | None = None,
+    step_of: str | None = None,
 ) -> list[Finding]:
     """Findings, by rule; `cores` of the server, `where` names the profile's file.
 
     `engine_rows`: the fewest and most rows that a TensorRT engine's optimization profiles take; None: not known.
+    `step_of`: the ensemble that is asked, when the model is one of those it is made of.
     """
-    seen = _Seen(config, profile, stories, cores, engine_rows, where)
+    seen = _Seen(config, profile, stories, cores, engine_rows, where, step_of or config.name)
     rules = (_no_batcher, _preferred_cap, _override_ignored, _prefetch_off, _delay_over_budget, _lengths_apart,
              _engine_smaller, _warm_up_ids, _more_than_cores, _rows_do_not_fit)  # fmt: skip
-    return [finding for rule in rules for finding in rule(seen)]
+    return [replace(finding, model=config.name) for rule in rules for finding in rule(seen)]
 
 
 def _no_batcher(seen: _Seen) -> Iterator[Finding]:
@@ -202,6 +210,8 @@ def _lengths_apart(seen: _Seen) -> Iterator[Finding]:
     if seen.batcher is None:
         return
     config = seen.config
+    if seen.is_step:
+        return  # what its inputs look like is made by the steps before it
     free = [t.name for t in config.input if any(d < 0 for d in t.dims) and not t.allow_ragged_batch]
     spreads = [(k, one) for k in seen.kinds for one in seen.lengths(k)]
     if not free or not spreads:

@@ -315,21 +315,34 @@ def _server(seen: Evidence) -> list[Doubt]:
             text = f"the server counted {counted} requests while this run sent {sent}: {more} were another client's"
             hint = "run alone on the server, or take latency and batch sizes as those of the mixed load"
             found.append(Doubt("other_clients", text, hint))
+    if others := seen.server.get("other_models"):
+        each = ", ".join(
+            f"{name} {amount(told['request_count'], 'request')}" for name, told in others.items()
+        )
+        text = f"models that this run did not ask for were executed meanwhile: {each}"
+        hint = (
+            "a model that was asked calls them (BLS), then their batches and queues are a part of its latency; or they are "
+            "another client's, then run alone on the server"
+        )
+        found.append(Doubt("other_models", text, hint))
     return found
 
 
 def _cache(seen: Evidence) -> list[Doubt]:
-    hits = seen.server["cache_hits"] or 0
-    n = (seen.server["request_count"] or 0) - (seen.server["fail_count"] or 0)  # a refusal is no answer
-    if hits <= MOST_HITS * n:
-        return []
-    text = (
-        f"{hits} of {n} requests ({_percent(hits / n)}) were answered from the server's response cache, not by the model"
-        if n
-        else f"{hits} requests were answered from the server's response cache"
-    )
-    hint = "latencies are of a mixture that hangs on how often inputs repeat: switch response_cache off to measure the model"
-    return [Doubt("cache_hits", text, hint)]
+    told = [("the model", seen.server), *(seen.server.get("composing") or {}).items()]
+    found = []
+    for model, server in told:
+        hits = server["cache_hits"] or 0
+        n = (server["request_count"] or 0) - (server["fail_count"] or 0)  # a refusal is no answer
+        if hits > MOST_HITS * n:
+            text = (
+                f"{hits} of {n} requests ({_percent(hits / n)}) were answered from the server's response cache, not by {model}"
+                if n
+                else f"{hits} requests were answered from the server's response cache"
+            )
+            hint = "latencies are of a mixture that hangs on how often inputs repeat: switch response_cache off to measure the model"
+            found.append(Doubt("cache_hits", text, hint))
+    return found
 
 
 def _metrics(seen: Evidence) -> list[Doubt]:
@@ -348,17 +361,25 @@ def _metrics(seen: Evidence) -> list[Doubt]:
 
 
 def _batching(seen: Evidence) -> list[Doubt]:
-    mean, ok = seen.server["mean_batch"], seen.total["counts"]["ok"]
+    ok = seen.total["counts"]["ok"]
     items = seen.frame.items[seen.frame.ok]
     in_flight = max((told.get("max_in_flight") or 0 for told, _, _ in seen.measured), default=0)
-    if mean is None or not ok or in_flight <= 1 or not seen.server["dynamic_batching"]:
+    if not ok or in_flight <= 1:
         return []
     own = float(items.mean())  # a request of 8 items is a batch of 8 on its own
-    if mean < UNBATCHED * own:
-        text = f"dynamic batching is on, yet the mean batch was {mean:.2f} items with {own:.3g} item{'' if own == 1 else 's'} a request"
-        hint = "raise the load, or max_queue_delay_microseconds, until requests wait for each other"
-        return [Doubt("no_batching", text, hint)]
-    return []
+    steps = seen.server.get("composing") or {}
+    executing = {f" of {name}": told for name, told in steps.items()} or {"": seen.server}
+    found = []
+    for whose, told in executing.items():
+        mean = told["mean_batch"]
+        if mean is not None and told["dynamic_batching"] and mean < UNBATCHED * own:
+            text = (
+                f"dynamic batching is on, yet the mean batch{whose} was {mean:.2f} items with {own:.3g} "
+                f"item{'' if own == 1 else 's'} a request"
+            )
+            hint = "raise the load, or max_queue_delay_microseconds, until requests wait for each other"
+            found.append(Doubt("no_batching", text, hint))
+    return found
 
 
 def _tokens(seen: Evidence) -> list[Doubt]:

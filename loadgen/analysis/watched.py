@@ -2,11 +2,11 @@
 
 Reads watch.jsonl, a line a look (lab.watch_process).  What counts on is added up over pairs of looks within one
 phase, so nothing that lies between two phases is in it; what a counter lost to a reload is not taken for a negative
-count.  The edges, from a phase's begin to its first look and from its last to its end, are not seen.  This module must
-not know who looked.
+count.  The edges, from a phase's begin to its first look and from its last to its end, are not seen.
+An ensemble's requests are counted, and have no batches or queue.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -14,7 +14,8 @@ import numpy as np
 
 from loadgen.analysis.frame import Frame
 from loadgen.runread import Run
-from loadgen.triton.statistics import merge, window
+from loadgen.triton.facts import is_ensemble
+from loadgen.triton.statistics import merge, of_ensemble, window
 
 _PENDING, _FAILED = "nv_inference_pending_request_count", "nv_inference_request_failure"
 _USED, _MEMORY, _POWER = "nv_gpu_utilization", "nv_gpu_memory_used_bytes", "nv_gpu_power_usage"
@@ -67,7 +68,9 @@ def watched(run: Run, frame: Frame) -> dict[str, Any] | None:
     pairs = [pair for looks in phases for pair in pairwise(looks)]
     pages = [row["metrics"] for row in inside if row.get("metrics")]
     pending = [sum(_of(page, _PENDING)) for page in pages if _has(page, _PENDING)]
-    told, resets = _timeline(phases)
+    models = (run.info.get("server") or {}).get("models") or {}
+    ensembles = {name for name, facts in models.items() if is_ensemble((facts or {}).get("config"))}
+    told, resets = _timeline(phases, ensembles)
     return {
         "looks": len(inside),
         "failed_looks": sum("why" in row or "no_metrics" in row for row in inside),
@@ -92,7 +95,9 @@ def _cores(pairs: list[Pair]) -> float | None:
     return round(sum(ns for ns, _ in used) / span, 3) if span else None
 
 
-def _timeline(phases: list[list[Row]]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+def _timeline(
+    phases: list[list[Row]], ensembles: Collection[str] = ()
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Each model is held against its own last look: one that could not be read once was not loaded anew."""
     points: list[dict[str, Any]] = []
     resets: list[dict[str, Any]] = []
@@ -109,7 +114,8 @@ def _timeline(phases: list[list[Row]]) -> tuple[list[dict[str, Any]], list[dict[
                     resets.append({"model": one["model"], "t_ns": one["t_ns"]})
                     missing = True
                 elif earlier is not None and key in begun:
-                    windows.append((one["t_ns"] - earlier["t_ns"], found))
+                    told = of_ensemble(found) if key[0] in ensembles else found
+                    windows.append((one["t_ns"] - earlier["t_ns"], told))
                 seen[key] = one
                 begun.add(key)
             if windows or missing:

@@ -14,6 +14,8 @@ from loadgen.exits import ExitCode
 from loadgen.records import LoadgenError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from loadgen.triton.config import ModelConfig
 
 
@@ -35,6 +37,8 @@ def lint(
 ) -> None:
     """Say what in a model's configuration does not go with a profile, why, and what would show it (exit 1).
 
+    Of an ensemble the models it is made of are looked at, each with the requests that the ensemble gets.
+
     Example: loadgen lint model_repository/minilm --profile traffic_profiles/mixed-lengths.yaml
     """
     from loadgen.analysis.unfit import unfit
@@ -43,7 +47,7 @@ def lint(
     from loadgen.traffic.profile import load_profile
 
     asked = load_profile(profile)
-    served = _config_of(config, model)
+    served, *steps = _configs_of(config, model)
     names = {kind.model for kind in asked.kinds.values() if kind.is_kserve}
     if served.name not in names:
         raise LoadgenError(
@@ -53,16 +57,26 @@ def lint(
     allowed = cores or len(
         os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else range(os.cpu_count() or 1)
     )
-    found = unfit(
-        served, asked, stories, cores=allowed, where=str(profile), engine_rows=_rows(engine, config)
-    )
+    if engine is not None and steps:
+        raise LoadgenError(
+            f"--engine {engine}: {served.name} is an ensemble and has no engine; lint its steps one by one"
+        )
+    rows = _rows(engine, config)
+    found = unfit(served, asked, stories, cores=allowed, where=str(profile), engine_rows=rows)
+    for step in steps:
+        rows = _rows(None, config if "://" in config else str(_repository(config) / step.name))
+        found += unfit(
+            step, asked, stories, cores=allowed, where=str(profile), engine_rows=rows, step_of=served.name
+        )
     if as_json:
         typer.echo(json.dumps([asdict(one) for one in found], indent=1))
     else:
         for one in found:
-            typer.echo(f"{one.code}: {one.text}\n    see it: {one.show}")
+            whose = f"{one.model}: " if steps else ""
+            typer.echo(f"{whose}{one.code}: {one.text}\n    see it: {one.show}")
         if not found:
-            typer.echo(f"{served.name}: nothing found against {profile}")
+            made_of = f", made of {', '.join(step.name for step in steps)}" if steps else ""
+            typer.echo(f"{served.name}{made_of}: nothing found against {profile}")
     raise typer.Exit(ExitCode.MISSED if found else ExitCode.OK)
 
 
@@ -77,17 +91,49 @@ def _rows(engine: str | None, config: str) -> tuple[int, int] | None:
     return int(low), int(high)
 
 
-def _config_of(text: str, model: str | None) -> ModelConfig:
+def _configs_of(text: str, model: str | None) -> list[ModelConfig]:
+    """The model's own configuration, then, of an ensemble, those of the models it is made of, through all its levels.
+
+    Raises LoadgenError where one of them cannot be read: what is not looked at is not called good.
+    """
+    import asyncio
+
     from loadgen.triton.config import ModelConfig
     from loadgen.triton.repository import read_config
 
     if "://" not in text:
-        return read_config(Path(text))
+        first = read_config(Path(text))
+        return _with_steps(first, lambda name: read_config(_repository(text) / name))
     if model is None:
         raise LoadgenError(f"{text}: which of its models? add --model NAME")
-    import asyncio
 
-    return ModelConfig.from_json(asyncio.run(_ask(text, model)), unknown=[])
+    def ask(name: str) -> ModelConfig:
+        return ModelConfig.from_json(asyncio.run(_ask(text, name)), unknown=[])
+
+    return _with_steps(ask(model), ask)
+
+
+def _repository(model: str) -> Path:
+    """Where the model's neighbours lie; `model` is its folder or its config.pbtxt."""
+    path = Path(model)
+    return (path if path.is_dir() else path.parent).resolve().parent
+
+
+def _with_steps(first: ModelConfig, read: Callable[[str], ModelConfig]) -> list[ModelConfig]:
+    found = {first.name: first}
+    waiting = [first]
+    while waiting:
+        one = waiting.pop(0)
+        for step in one.ensemble_scheduling.step if one.ensemble_scheduling else ():
+            if step.model_name not in found:
+                try:
+                    found[step.model_name] = read(step.model_name)
+                except LoadgenError as why:
+                    raise LoadgenError(
+                        f"{one.name} is an ensemble; its step {step.model_name!r}: {why}"
+                    ) from None
+                waiting.append(found[step.model_name])
+    return list(found.values())
 
 
 async def _ask(target: str, model: str) -> dict[str, Any]:

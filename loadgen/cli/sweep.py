@@ -22,6 +22,7 @@ from loadgen.exits import ExitCode
 EXITS = {
     "clear": ExitCode.OK,
     "close": ExitCode.OK,
+    "only": ExitCode.OK,
     "none": ExitCode.MISSED,
     "inconclusive": ExitCode.NOT_VALID,
 }
@@ -91,8 +92,8 @@ def begin(
 ) -> None:
     """Run a sweep in a new folder, unattended; Ctrl-C stops it, `loadgen sweep resume` goes on.
 
-    Exit code: 0 there is a best configuration, 1 none meets the objectives, 2 usage, 3 inconclusive,
-    130 interrupted.
+    Exit code: 0 there is a best configuration that meets the objectives, 1 none meets them, 2 usage, 3 undecided
+    (which is best, or whether the objectives are met), 130 interrupted.
 
     Example: loadgen sweep begin traffic_profiles/sweeps/batching.yaml --out sweeps/batching
     """

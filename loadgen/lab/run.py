@@ -30,7 +30,15 @@ from loadgen.lab.loop import new_loop
 from loadgen.lab.relay import start_relay
 from loadgen.lab.sender import FLUSH_S, LocalSender, Sender, Share, Watched
 from loadgen.lab.server_trace import MOST_REQUESTS, find_trace
-from loadgen.lab.target import Counters, clamped, make_transport, models_of, planned, read_models
+from loadgen.lab.target import (
+    Counters,
+    clamped,
+    make_transport,
+    models_of,
+    planned,
+    read_models,
+    steps_asked,
+)
 from loadgen.lab.watch import Beside, Watch, known_beside
 from loadgen.lab.watch_process import MetricsPage
 from loadgen.lab.worker import RemoteSender
@@ -152,8 +160,10 @@ class _Run:
             order.say(f"reading {', '.join(subjects)} at {order.target.url}, within {ANSWER_S:g} s an answer")
             models, server = await read_models(control, profile, order.wait_ns, order.options)
             self.plan = clamped(self.plan, profile, models)
+            steps = steps_asked(server, profile)
             if order.trace_server:
-                self.trace = await find_trace(control, [model for model, _ in models_of(profile)])
+                traced = [model for model, _ in [*models_of(profile), *steps]]
+                self.trace = await find_trace(control, traced)
             if profile.network is not None:
                 order.say(f"network: {profile.network.words}")
                 self.relay, self.network = await start_relay(
@@ -164,7 +174,7 @@ class _Run:
             first = await first_answers(transport, order, self.plan, models)
             self.include_usage = first.include_usage
             folder = self._open_folder(server, first)
-            await self._send_all(folder, models, Counters(control, models_of(profile), folder))
+            await self._send_all(folder, models, Counters(control, models_of(profile), folder, steps))
             return Measured(folder.path, interrupted=self.interrupts > 0)
         finally:
             if self.relay is not None:

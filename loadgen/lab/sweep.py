@@ -30,6 +30,7 @@ from loadgen.target import Target, parse_target
 from loadgen.traffic.profile import TrafficProfile, parse_profile
 from loadgen.triton import named
 from loadgen.triton.control import Control
+from loadgen.triton.facts import is_ensemble, steps_of
 from loadgen.triton.local import LocalTriton
 from loadgen.triton.overlay import OverlayError, check, only_instances_differ, overlaid
 
@@ -280,7 +281,7 @@ class _Drive:
         folder = self.path / f"warm-{name}"
         shutil.rmtree(folder, ignore_errors=True)
         measured = measure(
-            self._order(server, self.sweep.warm_text(self.traffic, WINDOW_NS), folder, self.sweep.seed)
+            self._order(server, self.sweep.warm_text(self.traffic, WINDOW_NS), folder, self.sweep.warm_seed)
         )
         return measured.path, measured.interrupted
 
@@ -322,6 +323,10 @@ async def _changed(server: _Server, model: str) -> str | None:
 async def _own_config(server: _Server, model: str) -> dict[str, Any]:
     """As the repository has it: an override that someone left is gone after an unload."""
     async with Control(server.control, options=server.options, log=server.log) as control:
+        before = None
+        with suppress(LoadgenError):  # not loaded: looked at after its load
+            before = (await control.model_facts(model)).config
+        _refuse_ensemble(model, before)
         await control.unload(model)
         server.touched = True
         await control.load(model)
@@ -329,8 +334,18 @@ async def _own_config(server: _Server, model: str) -> dict[str, Any]:
         facts = await control.model_facts(model)
     if facts.config is None:
         raise LoadgenError(f"{server.control.url} tells no model configuration: a sweep needs one to change")
+    _refuse_ensemble(model, facts.config)
     server.config = server.served = dict(facts.config)
     return dict(facts.config)
+
+
+def _refuse_ensemble(model: str, config: Mapping[str, Any] | None) -> None:
+    if is_ensemble(config):
+        steps = ", ".join(dict.fromkeys(name for name, _ in steps_of(config)))
+        raise LoadgenError(
+            f"{model!r} is an ensemble, which batches nothing itself: a sweep has no setting of it to compare; sweep what it "
+            f"is made of ({steps}), each with a profile that sends to it"
+        )
 
 
 async def _bring(server: _Server, model: str, config: dict[str, Any]) -> dict[str, Any]:

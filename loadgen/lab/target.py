@@ -6,6 +6,7 @@ Everything that can be refused is refused here, before the first request of the 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +18,12 @@ from loadgen.connect.options import ConnectOptions
 from loadgen.lab.plain import openai_facts, plain_facts
 from loadgen.planfile import load_plan
 from loadgen.records import LoadgenError, ModelFacts, TensorSpec
+from loadgen.triton.facts import composing, steps_of
+from loadgen.triton.statistics import moved
 from loadgen.workload.fit import model_number
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from loadgen.records import Plan
@@ -42,6 +46,23 @@ def models_of(profile: TrafficProfile) -> list[tuple[str, str]]:
     )
 
 
+def steps_beside(told: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """(model, version) of the ensembles' steps that are not among these models; `told` as in run.json."""
+    steps = {step: None for facts in told.values() for step in steps_of(facts.get("config"))}
+    return [(model, version) for model, version in steps if model not in told]
+
+
+def steps_asked(server: Mapping[str, Any], profile: TrafficProfile) -> list[tuple[str, str]]:
+    """(model, version) of the models that the profile's ensembles are made of, each once."""
+    asked = models_of(profile)
+    configs = (
+        {name: facts.get("config") for name, facts in (server.get("models") or {}).items()} if asked else {}
+    )
+    names = composing([model for model, _ in asked], configs)
+    versions = {step for config in configs.values() for step in steps_of(config)}
+    return sorted(step for step in versions if step[0] in names)
+
+
 async def read_models(
     control: Control, profile: TrafficProfile, wait_ns: int, options: ConnectOptions
 ) -> tuple[Models, dict[str, Any]]:
@@ -61,17 +82,27 @@ async def read_models(
     for model, version in models_of(profile):
         await control.wait_model_ready(model, version, wait_ns)
         facts = models[model, version] = await control.model_facts(model, version)
-        told[model] = {
-            "ready": True,
-            "version": version or "server's choice",
-            "versions": list(facts.versions),
-            "max_batch_size": facts.max_batch_size,
-            "parameters": dict(facts.parameters),
-            "binary": facts.binary,
-            "config": facts.config,
-        }
+        told[model] = _told(facts)
+    while steps := steps_beside(told):  # of ensembles, and of ensembles within them
+        for model, version in steps:
+            try:
+                told[model] = _told(await control.model_facts(model, version))
+            except LoadgenError as why:  # the ensemble may answer all the same: its requests are measured
+                told[model] = {"ready": False, "why": str(why), "version": version, "config": None}
     server = await control.server_metadata()
     return models, {**facts_of_plain, **server, "server_ready": await control.server_ready(), "models": told}
+
+
+def _told(facts: ModelFacts) -> dict[str, Any]:
+    return {
+        "ready": True,
+        "version": facts.version or "server's choice",
+        "versions": list(facts.versions),
+        "max_batch_size": facts.max_batch_size,
+        "parameters": dict(facts.parameters),
+        "binary": facts.binary,
+        "config": facts.config,
+    }
 
 
 def planned(profile: TrafficProfile, seed: int, file: Path | None) -> Plan:
@@ -175,30 +206,58 @@ def models_from_json(rows: list[dict[str, Any]]) -> Models:
 
 
 class Counters:
-    """The server's own statistics before and after each phase, into server.jsonl."""
+    """The server's own statistics before and after each phase, into server.jsonl.
 
-    def __init__(self, control: Control, models: list[tuple[str, str]], folder: RunFolder) -> None:
+    `models` are those asked; `steps` the models that ensembles among them are made of.  Other models that were
+    executed in a phase are written down too: who calls them (another client, or a model that was asked) no server tells.
+    """
+
+    def __init__(
+        self,
+        control: Control,
+        models: list[tuple[str, str]],
+        folder: RunFolder,
+        steps: Sequence[tuple[str, str]] = (),
+    ) -> None:
         self._control, self._models, self._folder = control, models, folder
+        self._steps = [step for step in steps if step not in models]
+        self._others: dict[tuple[str, str], dict[str, Any]] = {}  # their readings before the phase
         self.missing: str | None = None  # why there are none
 
     async def snapshot(self, t_ns: int, phase: str, at: str, limit_s: float | None = None) -> None:
         """A server that does not count, or is gone, is remembered in `missing` and never fails a run."""
-        for model, version in self._models:
-            try:
-                async with asyncio.timeout(limit_s):
+        try:
+            async with asyncio.timeout(limit_s):
+                for model, version in [*self._models, *self._steps]:
                     stats = await self._control.settled_statistics(model, version)
-            except LoadgenError as why:
-                self.missing = str(why)
-                return
-            except TimeoutError:
-                self.missing = f"the server did not tell them within {limit_s:g} s"
-                return
-            line = {
-                "t_ns": t_ns,
-                "phase": phase,
-                "at": at,
-                "model": model,
-                "version": version,
-                "stats": stats,
-            }
-            self._folder.snapshot(line)
+                    self._write(t_ns, phase, at, (model, version, stats))
+        except LoadgenError as why:
+            self.missing = str(why)
+            return
+        except TimeoutError:
+            self.missing = f"the server did not tell them within {limit_s:g} s"
+            return
+        with contextlib.suppress(LoadgenError, TimeoutError):  # a server that tells of single models only
+            async with asyncio.timeout(limit_s):
+                await self._snapshot_others(t_ns, phase, at)
+
+    async def _snapshot_others(self, t_ns: int, phase: str, at: str) -> None:
+        """Both readings of those that moved, at the end of the phase; of the others there is nothing to tell."""
+        mine = {model for model, _ in [*self._models, *self._steps]}
+        rows = await self._control.all_statistics()
+        keys = [(str(row.get("name")), str(row.get("version", ""))) for row in rows]
+        others = {key: row for key, row in zip(keys, rows, strict=True) if key[0] not in mine}
+        if at == "after":
+            for key, row in others.items():
+                before = self._others.get(key)
+                if moved(before, row):
+                    for when, stats in (("before", before), ("after", row)):
+                        if stats is not None:
+                            self._write(t_ns, phase, when, (*key, stats))
+        self._others = others
+
+    def _write(self, t_ns: int, phase: str, at: str, read: tuple[str, str, dict[str, Any]]) -> None:
+        model, version, stats = read
+        self._folder.snapshot(
+            {"t_ns": t_ns, "phase": phase, "at": at, "model": model, "version": version, "stats": stats}
+        )

@@ -15,8 +15,9 @@ def batch_lines(stories: Sequence[Mapping[str, Any]]) -> list[str]:
 
 def _lines(seen: Mapping[str, Any]) -> Iterator[str]:
     mean = "-" if seen["mean_batch"] is None else f"{seen['mean_batch']:.2f}"
+    of = f" (a step of {', '.join(seen['step_of'])})" if seen.get("step_of") else ""
     yield (
-        f"model {seen['model']} version {seen['version']}: {seen['requests']:,} requests, {seen['rows']:,} rows in "
+        f"model {seen['model']} version {seen['version']}{of}: {seen['requests']:,} requests, {seen['rows']:,} rows in "
         f"{seen['batches']:,} batches, {mean} rows each"
     )
     if seen["sizes"]:

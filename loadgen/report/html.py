@@ -70,6 +70,7 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         use_line=words.use_line(summary["server"]),
         first_line=words.first_line(summary),
         time_line=words.time_line(summary["server"]),
+        model_lines=words.model_lines(summary["server"]),
         stream_line=words.stream_line,
         stream_notes=words.stream_notes,
         goodput_line=words.goodput_line,

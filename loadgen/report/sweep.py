@@ -1,7 +1,4 @@
-"""A sweep's result as text and as one page: the table, throughput against latency with its front, the verdict.
-
-This module must not know how a sweep is run nor compute figures.
-"""
+"""A sweep's result as text and as one page: the table, throughput against latency with its front, the verdict."""
 
 from __future__ import annotations
 
@@ -14,16 +11,20 @@ from loadgen.report.html import library, script_json
 from loadgen.report.table import Row, print_table
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from rich.console import Console
 
-HEAD = ["requests/s", "P99", "P50", "mean batch", "queue", "compute", "blocks", "meets", "front"]
 _COLORS = (BLUE, ORANGE, GREEN, "#7c3aed", "#0891b2", "#be185d", "#65a30d", GREY)
 _SAID = {
     "clear": "clear",
     "close": "close: another may be better, but hardly by more than is said",
+    "only": "nothing to compare with",
     "inconclusive": "inconclusive",
     "none": "none meets the objectives",
 }
+
+_MOST = 0.99  # as a probability in words: more than that no few blocks tell
 
 _SEEN = {  # doubts that say why a cell is what it is
     "idle_while_pending": "the server sat idle with requests waiting (a queue policy or priorities can do that)",
@@ -35,23 +36,9 @@ _SEEN = {  # doubts that say why a cell is what it is
 def conclusion(result: dict[str, Any]) -> list[str]:
     """The verdict in lines of words."""
     best, blocks = result["best"], result["blocks"]
-    wish = f"best in {result['best_in']}" + (
-        f", with {', '.join(result['objectives'])}" if result["objectives"] else ""
-    )
-    lines = []
-    if best["configuration"] is None:
-        sure = "none" if best["verdict"] == "none" else "so far none"
-        lines.append(f"{wish}: {sure} of {len(result['configurations'])} configurations"
-                     if blocks["finished"] else "nothing was measured yet")  # fmt: skip
-    else:
-        lines.append(f"{wish}: {best['configuration']}")
-        if best["probability"] is None:
-            lines.append("how sure: unknown; at least two rounds are needed to tell noise from difference")
-        else:
-            worse = f"; it is worse than the true best by at most {best['worse_by_at_most']:.1%} (95 %)"
-            lines.append(
-                f"how sure: {_SAID[best['verdict']]}, best with probability {best['probability']:.0%}{worse}"
-            )
+    lines = [_headline(result)] if blocks["finished"] else ["nothing was measured yet"]
+    if best["leading"] is not None:
+        lines += [_trust(result), *_judged(result, best["leading"])]
         if best["rivals"]:
             lines.append(f"may be as good: {'; '.join(best['rivals'])}")
     if best["invalid_blocks"]:
@@ -76,6 +63,75 @@ def conclusion(result: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _headline(result: dict[str, Any]) -> str:
+    """What is best; where nothing is known to meet the objectives that first, and then what leads all the same."""
+    best = result["best"]
+    wish = f"best in {result['best_in']}" + (
+        f", with {', '.join(result['objectives'])}" if result["objectives"] else ""
+    )
+    of = f"of {len(result['configurations'])} configurations"
+    if best["configuration"] is not None:
+        return f"{wish}: {best['configuration']}"
+    none = "none" if result["blocks"]["finished"] == result["blocks"]["planned"] else "so far none"
+    if best["leading"] is None:
+        return f"{wish}: {none} {of}"
+    if len(result["configurations"]) == 1:
+        may = "may or may not meet" if best["compared"] == "inconclusive" else "does not meet"
+        return f"{wish}: {best['leading']} {may} the objectives"
+    if best["compared"] == "inconclusive":
+        return (
+            f"{wish}: undecided, none {of} is known to meet the objectives; "
+            f"of those that may, {best['leading']} leads"
+        )
+    return f"{wish}: {none} {of} meets the objectives; without them {best['leading']} leads"
+
+
+def _trust(result: dict[str, Any]) -> str:
+    """How far the comparison can be trusted, and on what that rests."""
+    best, blocks = result["best"], result["blocks"]
+    if best["probability"] is None:
+        among = {"pass": " that meets the objectives", "inconclusive": " that may meet the objectives"}
+        alone = len(result["configurations"]) == 1
+        if best["verdict"] == "only" or alone:
+            which = "the only configuration" if alone else f"the only one{among.get(best['compared'], '')}"
+            return f"how sure: not compared, it is {which}"
+        return "how sure: unknown; at least two rounds are needed to tell noise from difference"
+    share = best["probability"]
+    said = "over 99%" if share > _MOST else "under 1%" if share < 1 - _MOST else f"{share:.0%}"
+    worse = (
+        f"at most {best['worse_by_at_most']:.1%} worse than the true best in 95 % of what the noise allows"
+    )
+    verdict = f": {_SAID[best['verdict']]}; best" if best["configuration"] else " that it leads: best"
+    return (
+        f"how sure{verdict} of those compared with probability {said}, {worse}. This rests on "
+        f"{best['rounds']} blocks of {words.duration(blocks['block_ns'])} a cell, taken as independent and equally noisy; "
+        "another day or machine is not in it"
+    )
+
+
+def _judged(result: dict[str, Any], name: str) -> list[str]:
+    """The objectives of one configuration, load by load, as judged on all requests of a cell."""
+    return [
+        f"{row['verdict']} at {cell['load']}: {judged_words(row)}"
+        for cell in result["cells"]
+        if cell["configuration"] == name
+        for row in cell["objectives"]
+    ]
+
+
+def judged_words(row: dict[str, Any]) -> str:
+    """One objective of a cell: what was observed, the interval, how many requests, what the blocks say one by one."""
+    between = ""
+    if row["interval"] and row["interval"][0] != row["interval"][1]:
+        low, high = (
+            "unbounded" if end is None else words.figure(row["metric"], end) for end in row["interval"]
+        )
+        between = f" ({low} to {high}: 95 % if requests were independent)"
+    blocks = f", blocks {' '.join(row['blocks'])}" if len(row["blocks"]) > 1 else ""
+    note = f"; {row['note']}" if row["note"] else ""
+    return f"{row['objective']}: observed {words.observed(row)}{between}, n {row['n']}{blocks}{note}"
+
+
 def effects(result: dict[str, Any]) -> list[str]:
     """A line for each setting of the grid: its values, best first, as shares of the best."""
     lines = []
@@ -87,7 +143,7 @@ def effects(result: dict[str, Any]) -> list[str]:
         if told:
             lines.append(
                 f"{setting}: {', '.join(told)}"
-                + ("" if sure is None else f" (best with probability {sure:.0%})")
+                + ("" if sure is None else f" (best with probability {min(sure, _MOST):.0%})")
             )
     return lines
 
@@ -101,30 +157,52 @@ def ranked(result: dict[str, Any]) -> list[dict[str, Any]]:
 def print_sweep(result: dict[str, Any], console: Console) -> None:
     """The table and the verdict."""
     rows, last = [], None
+    names, deciding = columns(result)
     for cell in ranked(result):
-        name = f"{cell['configuration']} · {cell['load']}"
+        name = f"{cell['configuration']} \u00b7 {cell['load']}"
         rows.append(
             Row(
                 name,
-                _cells(cell),
-                dim=cell["meets"] is False,
+                figures(cell, names),
+                dim=cell["verdict"] == "fail",
                 apart=last not in (None, cell["configuration"]),
             )
         )
         last = cell["configuration"]
-    print_table(console, Row(f"{result['name']} (seed {result['seed']})", HEAD), rows)
+    print_table(console, Row(f"{result['name']} (seed {result['seed']})", names), rows, keep=deciding)
     console.print()
     for line in [*conclusion(result), *(f"effect of {line}" for line in effects(result))]:
         console.print(line, markup=False, highlight=False)
 
 
-def _cells(cell: dict[str, Any]) -> list[str]:
-    meets = words.NONE if cell["meets"] is None else "yes" if cell["meets"] else "no"
-    return [
-        words.rate(cell["achieved_per_s"]), words.duration(cell["p99_ns"]), words.duration(cell["p50_ns"]),
-        words.rate(cell["mean_batch"]), words.duration(cell["queue_ns"]), words.duration(cell["compute_ns"]),
-        str(cell["blocks"]), meets, "front" if cell["front"] else "",
-    ]  # fmt: skip
+_COLUMNS: dict[str, Callable[[dict[str, Any]], str]] = {
+    "verdict": lambda cell: cell["verdict"] or words.NONE,
+    "requests/s": lambda cell: words.rate(cell["achieved_per_s"]),
+    "P99": lambda cell: words.duration(cell["p99_ns"]),
+    "P50": lambda cell: words.duration(cell["p50_ns"]),
+    "n": lambda cell: str(cell["n"]),
+    "blocks": lambda cell: str(cell["blocks"]),
+    "mean batch": lambda cell: words.rate(cell["mean_batch"]),
+    "queue": lambda cell: words.duration(cell["queue_ns"]),
+    "compute": lambda cell: words.duration(cell["compute_ns"]),
+    "front": lambda cell: "front" if cell["front"] else "",
+}
+
+
+def columns(result: dict[str, Any]) -> tuple[list[str], int]:
+    """The names of the columns, and how many of them decide: the verdict, and what the best is best in."""
+    best = {"latency p99": "P99", "latency p50": "P50"}.get(result["best_in"], result["best_in"])
+    first = ["verdict", best]
+    return [*first, *(name for name in _COLUMNS if name not in first)], len(first)
+
+
+def figures(cell: dict[str, Any], names: list[str]) -> list[str]:
+    """A cell's figures in these columns."""
+    return [_COLUMNS[name](cell) if name in _COLUMNS else _best_in(cell, name) for name in names]
+
+
+def _best_in(cell: dict[str, Any], name: str) -> str:
+    return words.rate(cell["best_in"]) if name.endswith("/s") else words.duration(cell["best_in"])
 
 
 def plane(result: dict[str, Any]) -> Figure:
@@ -145,8 +223,9 @@ def plane(result: dict[str, Any]) -> Figure:
             "text": [html.escape(c["configuration"]) + _blocks(c) for c in cells],
             "marker": {"color": _COLORS[place % len(_COLORS)],
                        "size": [14 if c["configuration"] == best else 8 for c in cells],
-                       "symbol": ["star" if c["configuration"] == best else "circle" for c in cells],
-                       "opacity": [1 if c["meets"] else 0.45 for c in cells],
+                       "symbol": ["star" if c["configuration"] == best else "circle-open" if c["verdict"] == "inconclusive"
+                                  else "circle" for c in cells],
+                       "opacity": [0.45 if c["verdict"] == "fail" else 1 for c in cells],
                        "line": {"color": RED, "width": [1.5 if c["front"] else 0 for c in cells]}},
             "hovertemplate": "%{text}<br>%{x:.4g} requests/s, P99 %{y:.4g} ms<extra>%{fullData.name}</extra>",
         })  # fmt: skip
@@ -170,8 +249,10 @@ def render_sweep(result: dict[str, Any]) -> str:
         undefined=StrictUndefined,
         trim_blocks=True,
     )
+    names, _ = columns(result)
     return environment.get_template("sweep.html.j2").render(
-        result=result, lines=conclusion(result), effects=effects(result), head=HEAD, library=library(),
-        rows=[{"cell": cell, "figures": _cells(cell)} for cell in ranked(result)],
+        result=result, lines=conclusion(result), effects=effects(result), head=names, library=library(),
+        rows=[{"cell": cell, "figures": figures(cell, names), "judged": [judged_words(row) for row in cell["objectives"]]}
+              for cell in ranked(result)],
         figures=script_json({"plane": plane(result)}),
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""A table of figures that fits its terminal: the name and the first figure always, the rest as far as there is room.
+"""A table of figures that fits its terminal: the name and the first figures always, the rest as far as there is room.
 
 Columns go from the right when they do not fit, and their names are said, so that nothing is cut in the middle of
 a number.  A long name is folded.  This module must not know what the figures are.
@@ -24,17 +24,20 @@ class Row:
     apart: bool = False
 
 
-def print_table(console: Console, head: Row, rows: list[Row]) -> None:
-    """Prints an empty line, the head, a rule and the rows; every row has as many cells as the head."""
+def print_table(console: Console, head: Row, rows: list[Row], keep: int = 1) -> None:
+    """Prints an empty line, the head, a rule and the rows; every row has as many cells as the head.
+
+    The first `keep` figures are never left out: before that names are folded, and at last lines are too long.
+    """
     lines = [head, *rows]
     widths = [max(cell_len(row.cells[i]) for row in lines) for i in range(len(head.cells))]
     name = min(max(cell_len(row.name) for row in lines), max(_LEAST_NAME, int(console.width * _NAME_SHARE)))
     gap = 2 if name + sum(width + 2 for width in widths) <= console.width else 1
     shown = len(widths)
-    while shown > 1 and name + sum(width + gap for width in widths[:shown]) > console.width:
+    while shown > keep and name + sum(width + gap for width in widths[:shown]) > console.width:
         shown -= 1
-    if shown == 1:
-        name = max(1, min(name, console.width - gap - widths[0]))
+    if shown == keep:
+        name = max(1, min(name, console.width - sum(width + gap for width in widths[:shown])))
     rule = ("-" if console.options.ascii_only else "\u2500") * (name + sum(w + gap for w in widths[:shown]))
     console.print()
     for row in lines:

@@ -22,6 +22,7 @@ from loadgen.report.words import (
     first_line,
     goodput_line,
     interval,
+    model_lines,
     network_line,
     observed,
     rate,
@@ -236,7 +237,11 @@ def _server(server: dict[str, Any], console: Console) -> None:
         console.print()
         told = f"{server['cache_hits']} of {server['request_count']} requests ({share(server['cache_hits'] / max(1, server['request_count']))})"
         console.print(Text(f"server  {told} were answered from its response cache"))
+    for line in model_lines(server):
+        console.print(Text(f"server  {line}"))
     if not sizes:
+        for line in filter(None, (time_line(server), use_line(server))) if server.get("ensembles") else ():
+            console.print(Text(f"server  {line}"))
         return
     console.print()
     mean = "-" if server["mean_batch"] is None else f"{server['mean_batch']:.2f}"

@@ -111,6 +111,29 @@ def use_line(server: dict[str, Any]) -> str:
     return ", ".join(parts)
 
 
+def model_lines(server: dict[str, Any]) -> list[str]:
+    """What is told model by model: of ensembles and what they are made of, and of models that nobody asked for."""
+    composing, others = server.get("composing") or {}, server.get("other_models") or {}
+    lines = []
+    for name, steps in (server.get("ensembles") or {}).items():
+        told = "" if composing else "; the server tells no statistics of them"
+        lines.append(
+            f"{name} is an ensemble, without batches or queue of its own: it is made of {', '.join(steps)}{told}"
+        )
+    lines += [f"{name}: {_model_words(told)}" for name, told in composing.items()]
+    return lines + [f"{name}, not asked for: {_model_words(told)}" for name, told in others.items()]
+
+
+def _model_words(told: dict[str, Any]) -> str:
+    mean = NONE if told["mean_batch"] is None else f"{told['mean_batch']:.2f}"
+    busy = "" if told["busy"] is None else f", instances busy {share(told['busy'])} of the time"
+    cached = "" if not told["cache_hits"] else f", {amount(told['cache_hits'], 'cache hit')}"
+    return (
+        f"mean batch {mean} items in {amount(told['execution_count'], 'execution')} of {amount(told['request_count'], 'request')}, "
+        f"queue {duration(told['queue_ns_mean'])} and compute {duration(told['compute_ns_mean'])}{busy}{cached}"
+    )
+
+
 def _gpu_words(gpu: dict[str, Any]) -> str:
     parts = [f"busy {share(gpu['utilisation'])}"] if "utilisation" in gpu else []
     parts += [show_bytes(round(gpu["memory_bytes"]))] if "memory_bytes" in gpu else []

@@ -60,6 +60,7 @@ from loadgen.units import show_ns
 MOST_BLOCKS = 10_000
 _RATES = ("requests/s", "items/s")
 _WARM_UP_SHARE, _LEAST_WARM_UP_NS = 0.2, 10**9
+_BLOCK, _WARM = 0xB10C, 0x3A43  # what a derived seed is for
 _REQUESTS_A_USER = 2  # of a block's own warm-up
 
 
@@ -100,7 +101,8 @@ class Configuration:
 @dataclass(frozen=True, slots=True)
 class Block:
     """One measurement: configuration and load by their places, in which round.  `seed` is of what it sends:
-    the same for all blocks of a round, so that configurations meet the same arrivals.
+    the same for all configurations of a round and load, so that they meet the same arrivals (common random numbers),
+    and no other round, load or sweep seed has it.
     """
 
     round: int
@@ -213,8 +215,16 @@ class Sweep(Written):
         for number in range(self.repeats):
             for configuration in rng.permutation(len(self.candidates)).tolist():
                 loads = rng.permutation(len(self.loads)).tolist()
-                found += [Block(number, configuration, load, self.seed + number) for load in loads]
+                found += [Block(number, configuration, load, self._seed_of(number, load)) for load in loads]
         return tuple(found)
+
+    @property
+    def warm_seed(self) -> int:
+        """Of what warming sends: no block's, so that no cache knows a block's inputs."""
+        return _derived(self.seed, _WARM)
+
+    def _seed_of(self, number: int, load: int) -> int:
+        return _derived(self.seed, _BLOCK, number, load)
 
     def block_text(self, traffic: TrafficProfile, load: Load) -> str:
         """The profile of one block: the kinds of `traffic` under one load, after a warm-up at that load."""
@@ -255,6 +265,11 @@ class Sweep(Written):
         raise LoadgenError(
             f"sweep {self.name}: {said}; {self.profile} sends to: {', '.join(models) or 'none'}"
         )
+
+
+def _derived(*entropy: int) -> int:
+    """A seed of 53 bits: whole in every reader of JSON."""
+    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(11))
 
 
 def _with_phases(traffic: TrafficProfile, phases: list[Any], **more: Any) -> str:

@@ -1,9 +1,10 @@
 """A model's metadata and configuration, read into ModelFacts.
 
-Pure: JSON forms in, nouns out.  It must not know which protocol told them.
+Pure: JSON forms in, nouns out.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -81,3 +82,31 @@ def instance_count(config: Mapping[str, Any] | None) -> int | None:
     """Of all groups of a model; one on GPUs has its count on each of them.  None where the server does not tell."""
     groups = (config or {}).get("instance_group") or ()
     return sum(int(g.get("count") or 1) * max(1, len(g.get("gpus") or ())) for g in groups) or None
+
+
+def steps_of(config: Mapping[str, Any] | None) -> Counter[tuple[str, str]]:
+    """The composing models of an ensemble's configuration: (model, version) and in how many steps; version "" is the
+    server's choice.  None of any other model: what a model calls by itself (BLS) no configuration tells.
+    """
+    steps = ((config or {}).get("ensemble_scheduling") or {}).get("step") or ()
+    versions = [(step["model_name"], int(step.get("model_version") or -1)) for step in steps]
+    return Counter((name, str(version) if version > 0 else "") for name, version in versions)
+
+
+def is_ensemble(config: Mapping[str, Any] | None) -> bool:
+    """Whether the model is executed by others alone: it has no queue, no instances and no batches of its own."""
+    return bool(steps_of(config))
+
+
+def composing(models: Iterable[str], configs: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
+    """The models that these ensembles are made of, through ensembles within them too, in the order of their steps.
+
+    `configs` by model; one that it does not have ends there.
+    """
+    found: dict[str, None] = {}
+    waiting = list(models)
+    while waiting:
+        steps = [name for name, _ in steps_of(configs.get(waiting.pop(0)))]
+        waiting += [name for name in steps if name not in found]
+        found |= dict.fromkeys(steps)
+    return list(found)

@@ -2,11 +2,11 @@
 
 Batch sizes and service times come from `batch_stats` (one entry an execution); what a request experienced
 comes from `inference_stats`, where each request of a batch is charged the whole batch.
-Pure.  It must not know how or when the readings were taken.
+Pure.
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 _Key = TypeVar("_Key", int, str)
@@ -94,6 +94,21 @@ def window(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) ->
         cache_misses=new.cache_misses - old.cache_misses,
     )
     return ServerWindow(went_back=True) if vanished or _negative(result) else result
+
+
+def of_ensemble(one: ServerWindow) -> ServerWindow:
+    """What the counters of an ensemble can tell: its requests, failures and cache.
+
+    Triton counts each request as an execution of one, queue times before its first step and compute times summed over
+    the steps: no batch, queue or execution there ever was.
+    """
+    return replace(one, executions=0, queue=Tally(), compute=Tally(), parts={}, batches={})
+
+
+def moved(before: Mapping[str, Any] | None, after: Mapping[str, Any]) -> bool:
+    """Whether a model version was asked or executed between two readings."""
+    seen = window(before, after)
+    return seen.went_back or bool(seen.executions or seen.success.count or seen.failed.count)
 
 
 def merge(windows: Iterable[ServerWindow]) -> ServerWindow:

@@ -222,3 +222,21 @@ def test_a_server_that_is_not_there_is_one_line(swept):
     assert (refused.code, len(refused.err.splitlines())) == (2, 1), refused
     assert "no server answers at http://127.0.0.1:9" in refused.err
     assert not out.exists()
+
+
+def test_an_ensemble_is_refused_in_words_and_left_as_it_is(swept):
+    """It has no batcher: every configuration would have measured the same, with "mean batch 1.00"."""
+    mock, call, out = swept
+
+    class Ensemble(Model):
+        def config(self, model):
+            steps = [{"model_name": name, "model_version": -1} for name in ("pre", "post")]
+            return super().config(model) | {"platform": "ensemble", "ensemble_scheduling": {"step": steps}}
+
+    mock.models = {"m": Ensemble()}
+    refused = call()
+    assert (refused.code, len(refused.error_lines)) == (2, 1), refused
+    assert "'m' is an ensemble" in refused.err
+    assert "(pre, post)" in refused.err
+    assert not mock.loads
+    assert not out.exists()

@@ -8,7 +8,7 @@ from loadgen.analysis.contest import contest, effect, fit, front, means
 
 def most(figures):
     """The largest figure over the loads."""
-    return figures[0].max(axis=-1)
+    return figures.max(axis=-1)
 
 
 def simulated(rng, true, rounds, noise, drift=()):
@@ -24,7 +24,7 @@ def test_a_round_that_was_slow_for_all_is_no_noise():
     assert found.variance == pytest.approx(0, abs=1e-20)
     assert found.freedom == 4  # (3 candidates - 1) x (3 rounds - 1)
     assert np.exp(found.mean - found.mean[0]) == pytest.approx([1, 1.1, 0.9])
-    outcome = contest([values[:, None, :]], most)
+    outcome = contest(values[:, None, :], most)
     assert (outcome.best, outcome.verdict) == (1, "clear")
     assert outcome.probability[1] == 1
 
@@ -41,7 +41,7 @@ def test_the_probability_of_being_best_is_calibrated():
     right, said, clear, wrong = 0, 0.0, 0, 0
     for _ in range(400):
         true = 100 * np.exp(rng.normal(0, 0.03, 10))
-        outcome = contest([simulated(rng, true, 3, 0.04, (0, 0.3, -0.2))], most, seed=2)
+        outcome = contest(simulated(rng, true, 3, 0.04, (0, 0.3, -0.2)), most, seed=2)
         hit = outcome.best == int(true.argmax())
         right, said = right + hit, said + outcome.probability[outcome.best]
         if outcome.verdict == "clear":
@@ -53,22 +53,22 @@ def test_the_probability_of_being_best_is_calibrated():
 
 def test_equal_candidates_are_not_told_apart():
     rng = np.random.default_rng(3)
-    verdicts = [contest([simulated(rng, [100] * 6, 3, 0.1)], most).verdict for _ in range(50)]
+    verdicts = [contest(simulated(rng, [100] * 6, 3, 0.1), most).verdict for _ in range(50)]
     assert verdicts.count("clear") <= 4
-    near = [contest([simulated(rng, [100] * 3, 4, 0.003)], most).verdict for _ in range(20)]
+    near = [contest(simulated(rng, [100] * 3, 4, 0.003), most).verdict for _ in range(20)]
     assert set(near) <= {"close", "clear"}
     assert near.count("close") >= 15
 
 
 def test_one_round_says_nothing_about_noise():
-    outcome = contest([np.array([100.0, 300.0])[:, None, None]], most)
+    outcome = contest(np.array([100.0, 300.0])[:, None, None], most)
     assert (outcome.best, outcome.probability, outcome.verdict) == (1, None, "inconclusive")
 
 
 def test_a_draw_beyond_any_number_is_only_a_large_one(recwarn):
     """Two rounds of two, of which one broke off: one degree of freedom and much noise."""
     values = np.array([[90.2, 89.3], [1e-9, 87.0]])[:, None, :]
-    outcome = contest([values], most)
+    outcome = contest(values, most)
     assert np.isfinite(outcome.drawn).all()
     assert 0 <= outcome.worse <= 1
     assert outcome.best == 0
@@ -78,9 +78,9 @@ def test_a_draw_beyond_any_number_is_only_a_large_one(recwarn):
 def test_no_success_is_the_worst_and_no_candidate_is_none():
     values = np.array([[10.0, 11, 10], [np.inf, 5, 5]])[:, None, :]
     assert means(values)[1, 0] == np.inf
-    least = contest([values], lambda figures: 1 / figures[0].mean(axis=-1))
-    assert (least.best, least.probability.tolist()) == (0, [1.0, 0.0])
-    assert contest([values], lambda figures: 0 * np.ones(figures[0].shape[:-1])).verdict == "none"
+    least = contest(values, lambda figures: 1 / figures.mean(axis=-1))
+    assert (least.best, least.verdict) == (0, "only")  # nothing to compare with
+    assert contest(values, lambda figures: 0 * np.ones(figures.shape[:-1])).verdict == "none"
 
 
 def test_the_front_is_what_nothing_beats_in_both():
@@ -91,10 +91,30 @@ def test_the_front_is_what_nothing_beats_in_both():
 def test_a_setting_is_known_when_no_winner_is():
     """Twelve candidates, six with a setting that gives 1.3 times as much: 12 % noise hides the best, not the setting."""
     rng = np.random.default_rng(5)
-    outcome = contest([simulated(rng, [130] * 6 + [100] * 6, 2, 0.12, (0, 0.4))], most)
+    outcome = contest(simulated(rng, [130] * 6 + [100] * 6, 2, 0.12, (0, 0.4)), most)
     assert outcome.verdict == "inconclusive"
     (high, sure), (low, other) = effect(outcome, [list(range(6)), list(range(6, 12))])
     assert high == 1
     assert low == pytest.approx(100 / 130, abs=0.1)
     assert sure > 0.95
     assert sure + other == pytest.approx(1)
+
+
+def test_one_contender_is_not_the_best_with_certainty():
+    """Nothing was compared: alone from the beginning, or because all others have no score at all."""
+    one = contest(np.array([[[100.0, 101, 99]]]), most)
+    assert (one.best, one.probability, one.worse, one.verdict) == (0, None, None, "only")
+    two = np.array([[100.0, 101, 99], [150.0, 151, 149]])[:, None, :]
+    alone = contest(two, lambda figures: most(figures) * [1, 0])
+    assert (alone.best, alone.probability, alone.verdict) == (0, None, "only")
+
+
+def test_what_is_undecided_about_the_others_speaks_against_the_chosen_one():
+    """The second is faster and may or may not count: the first is chosen, and is not called sure."""
+    two = np.array([[100.0, 101, 99], [150.0, 151, 149]])[:, None, :]
+    found = contest(two, lambda figures: most(figures) * [1, 0], rivals=most)
+    assert (found.best, found.verdict) == (0, "inconclusive")
+    assert found.probability[0] < 0.05
+    assert found.worse == pytest.approx(1 / 3, abs=0.05)
+    slower = contest(two, lambda figures: most(figures) * [0, 1], rivals=most)
+    assert (slower.best, slower.verdict) == (1, "clear")

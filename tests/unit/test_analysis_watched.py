@@ -113,6 +113,15 @@ def test_a_reload_makes_no_negative_count_and_a_gap_between_phases_is_in_no_figu
     assert points == [(3 * S, 10), (9 * S, None), (9.5 * S, 10)]
 
 
+def test_an_ensemble_has_no_batches_along_the_way_either(tmp_path):
+    looks = [look(2, statistics({1: 10})), look(4, statistics({1: 50}))]
+    config = {"ensemble_scheduling": {"step": [{"model_name": "pre", "model_version": -1}]}}
+    found = run(tmp_path / "run", looks, facts={"models": {"m": {"config": config}}})
+    points = found["watched"]["timeline"]
+    assert [(point["mean_batch"], point["queue_ns"]) for point in points] == [(None, None)] * len(points)
+    assert points[0]["ok_per_s"] == 20
+
+
 def test_a_look_that_failed_is_no_reload(tmp_path):
     """Two models; the second could not be read once, and goes on where it was."""
 

@@ -137,3 +137,46 @@ def test_text(lint, tmp_path):
     lint(CLEAN % ("", ""))
     assert "m: nothing found against" in loadgen("lint", tmp_path / "m", "--profile", tmp_path / "p.yaml").out
     assert json.loads(lint(CLEAN % ("", "")).out) == []
+
+
+STEPS = 'platform: "ensemble" max_batch_size: 8 ensemble_scheduling { step [ { model_name: "%s" model_version: -1 } ] }'
+
+
+def repository(tmp_path, **texts):
+    for name, text in texts.items():
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "config.pbtxt").write_text(text)
+    (tmp_path / "p.yaml").write_text(PROFILE % ("8", "batch: 1"))
+    return "lint", tmp_path / "m", "--profile", tmp_path / "p.yaml", "--cores", 2
+
+
+def test_of_an_ensemble_the_models_it_is_made_of_are_looked_at(tmp_path):
+    """Through an ensemble within it; the ensemble itself batches nothing and has nothing to find."""
+    capped = CLEAN % ("preferred_batch_size: [ 4 ]", "")
+    words = repository(tmp_path, m=STEPS % "inner", inner=STEPS % "pre", pre=capped)
+    answer = loadgen(*words, "--json")
+    assert (answer.code, [(one["model"], one["code"]) for one in answer.json]) == (
+        1,
+        [("pre", "preferred-is-a-cap")],
+    )
+    assert "pre: preferred-is-a-cap: " in loadgen(*words).out
+
+
+def test_an_ensemble_with_nothing_to_find_says_what_was_looked_at(tmp_path):
+    answer = loadgen(*repository(tmp_path, m=STEPS % "pre", pre=CLEAN % ("", "")))
+    assert (answer.code, answer.out.startswith("m, made of pre: nothing found")) == (0, True)
+
+
+def test_a_step_gets_the_rows_of_the_ensembles_requests(tmp_path):
+    small = (CLEAN % ("", "")).replace("max_batch_size: 8", "max_batch_size: 2")
+    words = repository(tmp_path, m=STEPS % "pre", pre=small)
+    (tmp_path / "p.yaml").write_text(PROFILE % ("8", "batch: 3"))
+    assert ("pre", "request-too-large") in [
+        (one["model"], one["code"]) for one in loadgen(*words, "--json").json
+    ]
+
+
+def test_a_step_that_cannot_be_read_is_not_called_good(tmp_path):
+    answer = loadgen(*repository(tmp_path, m=STEPS % "pre"))
+    assert (answer.code, len(answer.error_lines)) == (2, 1)
+    assert "m is an ensemble; its step 'pre': " in answer.err

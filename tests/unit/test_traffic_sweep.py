@@ -67,11 +67,25 @@ def test_blocks_are_interleaved_in_a_seeded_order():
         assert {b.round for b in part} == {number}
         visits = [b.configuration for b in part[::3]]
         assert sorted(visits) == list(range(8))  # three blocks a visit
-        assert len({b.seed for b in part}) == 1  # all meet the same arrivals
+        seeds = {(b.load, b.seed) for b in part}
+        assert len(seeds) == 3  # at one load all configurations meet the same arrivals
     orders = [[b.configuration for b in blocks[n * cells : (n + 1) * cells]] for n in range(3)]
     assert orders[0] != orders[1] != orders[2]
     assert blocks == sweep().blocks()
     assert blocks != read.with_seed(8).blocks()
+
+
+def test_no_two_sweep_seeds_share_a_block_seed_and_no_two_rounds_or_loads_of_one():
+    """Counted up from the sweep's seed they did: --seed 8 sent in its first round what 7 had sent in its second."""
+    seen = {}
+    for seed in range(400):
+        read = sweep().with_seed(seed) if seed < 5 else sweep().model_copy(update={"seed": seed})
+        seeds = {(b.round, b.load): b.seed for b in read.blocks()}
+        mine = [*seeds.values(), read.warm_seed]
+        assert len(set(mine)) == 3 * 3 + 1
+        assert not seen.keys() & set(mine), (seed, seen)
+        assert all(0 <= one < 2**53 for one in mine)
+        seen |= dict.fromkeys(mine, seed)
 
 
 @pytest.mark.parametrize("place", range(3))
