@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from loadgen.lab.texts import build_texts, prompt_count, text_facts
+from loadgen.lab.texts import build_texts, prompt_count, prompt_remarks, text_facts
 from loadgen.records import LoadgenError, Message, Wanted
 from loadgen.triton.trace import request_label
 from loadgen.workload import http_body, payloads
@@ -195,13 +195,18 @@ class TensorKind:
 class TextKind:
     """Chats, completions, and Triton's generate extension."""
 
-    remarks = ()
     budget = _TEXT_BUDGET
 
     def __init__(
         self, kind: Kind, part: Chat | Completion | Generate, folder: Path, *, include_usage: bool
     ) -> None:
         self._kind, self._part, self._folder, self._include_usage = kind, part, folder, include_usage
+
+    @cached_property
+    def remarks(self) -> Sequence[str]:
+        kind = self._kind
+        has_output = kind.output is not None or kind.lengths is not None
+        return prompt_remarks(kind.name, self._part, self._folder, has_output=has_output)
 
     @property
     def in_order(self) -> bool:
@@ -229,7 +234,8 @@ class TextKind:
         )
 
     def facts(self, built: int) -> dict[str, Any]:  # noqa: ARG002 - see KindMaker
-        return text_facts(self._part) | {"asks_for_usage": self._part.stream and self._include_usage}
+        told = text_facts(self._part) | {"asks_for_usage": self._part.stream and self._include_usage}
+        return told | ({"remarks": list(self.remarks)} if self.remarks else {})
 
 
 class PlainKind:

@@ -11,6 +11,8 @@ chat:                       # OpenAI-compatible, POST chat/completions
   tokenizer: ./tokenizer    # a folder with tokenizer.json, or such a file; without it one word counts as a token
   template: "Say more about: {text}"
   prompts: {file: prompts.jsonl, order: drawn}   # instead of length: own texts, in the file's order or drawn
+  # prompts: {file: log.jsonl, field: messages, send: [my_field], ignore: [id]}   keys of a row that are no fields of a
+  #                                request known here are refused unless they are to be sent, or left out
   turns: 3                  # a conversation that resends its history; think: 2s between an answer and the next turn
 completion: {...}           # POST completions: the same without system, turns and think
 generate:                   # Triton's generate_stream (stream: false: generate)
@@ -20,15 +22,16 @@ generate:                   # Triton's generate_stream (stream: false: generate)
   extra: {parameters: {stream: true}}
 ```
 
-It must not know requests, files' contents or tokenizers.
+A row of a prompts file may be an object with fields of its own request (tools, max_tokens, temperature, ...): they are
+sent with it.  `extra` wins over a row's field, and a row's field over the kind's `output`, `temperature` and `ignore_eos`.
 """
 
 import math
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from loadgen.traffic.parts import Count, DurationOrZeroNs, Name, Part
+from loadgen.traffic.parts import Count, DurationOrZeroNs, Name, Part, as_tuple
 from loadgen.traffic.words import show_value
 
 PLACE = "{text}"
@@ -56,12 +59,21 @@ def _json(value: Any) -> Any:
 Json = Annotated[dict[str, Any], AfterValidator(_json)]
 
 
+_Keys = Annotated[tuple[Name, ...], BeforeValidator(as_tuple), Field(max_length=1000)]
+
+
 class Prompts(Part):
-    """Texts of a file: of .jsonl one text or object a line, of any other file one text a line."""
+    """Texts of a file: of .jsonl one text or object a line, of any other file one text a line.
+
+    `field` is the key of an object's text or messages (default: prompt, or messages).  Its other keys are sent where
+    they are fields of such a request, or `send` names them; those of `ignore` are left out; others are refused.
+    """
 
     file: Name = Field(examples=["prompts.jsonl"])
-    field: Name = "prompt"  # of an object: the key of its text; a list of messages there is sent as it is
+    field: Name | None = None
     order: Literal["file", "drawn"] = "file"
+    send: _Keys = ()
+    ignore: _Keys = ()
 
 
 class Texts(Part):

@@ -26,17 +26,18 @@ def generate_request(  # noqa: PLR0913 - one keyword a field
     max_tokens: int | None = None,
     max_tokens_key: str = "max_tokens",
     extra: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None,
     keep_text: bool = False,
     count: Callable[[str], int] | None = None,
 ) -> Request:
-    """`text_input` and `text_output` name the model's tensors; `extra` goes in as it is.
+    """`text_input` and `text_output` name the model's tensors; `extra` goes in as it is, over this request's own `fields`.
 
     `max_tokens_key` may point into an object: `parameters.max_tokens` is where the vLLM backend has it.  Raises
     LoadgenError for a key that cannot be set.
     """
-    body: dict[str, Any] = deepcopy(dict(extra or {}))
+    body = _merged(fields or {}, extra or {})
     body[text_input] = text
-    if max_tokens is not None:
+    if max_tokens is not None and not _has(fields or {}, max_tokens_key):
         *outer, key = max_tokens_key.split(".")
         inner = body
         for name in outer:
@@ -56,11 +57,40 @@ def generate_request(  # noqa: PLR0913 - one keyword a field
     )
 
 
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, objects key by key."""
+    body: dict[str, Any] = deepcopy(dict(under))
+    for key, value in over.items():
+        inner = body.get(key)
+        both = isinstance(inner, dict) and isinstance(value, Mapping)
+        body[key] = _merged(inner, value) if both and inner is not None else deepcopy(value)
+    return body
+
+
+def _has(fields: Any, path: str) -> bool:
+    """Whether a dotted path leads to a value."""
+    for name in path.split("."):
+        if not isinstance(fields, Mapping) or name not in fields:
+            return False
+        fields = fields[name]
+    return True
+
+
 def _text(value: Any) -> str:
     """A tensor's value as text; a list is a tensor of more than one element."""
     if isinstance(value, list):
         return "".join(map(_text, value))
     return "" if value is None else str(value)
+
+
+# What a row may have beside its text: fields of the vLLM and TensorRT-LLM backends.
+GENERATE_FIELDS = frozenset(
+    """parameters sampling_parameters exclude_input_in_output return_finish_reason return_cumulative_logprob
+    return_logprobs return_num_input_tokens return_num_output_tokens image max_tokens min_tokens min_length bad_words
+    stop_words end_id pad_id top_k top_p temperature length_penalty repetition_penalty presence_penalty
+    frequency_penalty random_seed seed return_log_probs return_context_logits return_generation_logits beam_width
+    early_stopping num_return_sequences embedding_bias_words embedding_bias_weights""".split()  # noqa: SIM905 - readable
+)
 
 
 class GenerateReader(EventReader):

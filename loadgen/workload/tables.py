@@ -176,7 +176,9 @@ def _json(path: Path, names: Collection[str]) -> Table:
     value = _parsed(raw.removeprefix(BOM), str(path))
     if isinstance(value, dict) and _OF_DATA in value and "shape" not in value:
         if unread := next((key for key in value if key != _OF_DATA), None):
-            raise DataError(f'{path}: the key {unread!r} is not read; allowed beside "data": none; take it out')
+            raise DataError(
+                f'{path}: the key {unread!r} is not read; allowed beside "data": none; take it out'
+            )
         value = value[_OF_DATA]
     if not isinstance(value, list):
         raise DataError(f'{path}: {show_value(value)}; allowed: a list of rows, or {{"data": [rows]}}')
@@ -208,6 +210,4 @@ def _objects(path: Path, rows: list[Any], where: Callable[[int], str], names: Co
             raise DataError(
                 f"{where(index)}: {show_value(row)}; allowed: an object of named columns, as in {where(first)}"
             )
-    return Table(
-        path, len(rows), {name: [row.get(name, ABSENT) for row in rows] for name in columns}, where
-    )
+    return Table(path, len(rows), {name: [row.get(name, ABSENT) for row in rows] for name in columns}, where)
