@@ -255,14 +255,13 @@ def _from_json(line: str, prompts: Prompts, allowed: Collection[str], where: str
         fields = _fields(row, key, prompts, allowed, where)
     else:
         value, fields = row, {}
-    is_turns = (
-        isinstance(value, list) and value and all(isinstance(turn, dict) and "role" in turn for turn in value)
+    if isinstance(value, str) and value:
+        return Prompt(value, fields, where)
+    if isinstance(value, list) and value and all(isinstance(turn, dict) and "role" in turn for turn in value):
+        return Prompt(value, fields, where)
+    raise LoadgenError(
+        f"prompts {where}: no text or messages under {name!r}; allowed: a text, or an object with {name!r}"
     )
-    if not is_turns and not (isinstance(value, str) and value):
-        raise LoadgenError(
-            f"prompts {where}: no text or messages under {name!r}; allowed: a text, or an object with {name!r}"
-        )
-    return Prompt(value, fields, where)
 
 
 def _fields(

@@ -382,3 +382,60 @@ def test_an_input_may_be_called_data(tmp_path):
     model = facts(("data", "FP32", (2,)), ("mask", "INT32", (1,), True))
     got = made("{model: m, data: {file: d.jsonl}}", model, tmp_path)
     assert [names(p) for p in got] == [["data"], ["data", "mask"]]
+
+
+def test_texts_of_one_number_a_row_keep_their_zero_bytes_or_are_refused(tmp_path):
+    """A row of a list of numpy texts is a scalar, which numpy cuts by itself."""
+    np.save(tmp_path / "s.npy", np.array([b"abc", b"a\0\0"]))
+    np.save(tmp_path / "v.npy", np.array([b"abc", b"a\0\0"]).view("V3"))
+    model = facts(("t", "BYTES", (1,)))
+    assert refused("{model: m, inputs: {t: {file: s.npy}}}", model, tmp_path).startswith(
+        "s.npy: row 2: input 't'"
+    )
+    got = made("{model: m, inputs: {t: {file: v.npy}}}", model, tmp_path)
+    assert [p.tensors[0].data for p in got] == [b"\3\0\0\0abc", b"\3\0\0\0a\0\0"]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5), st.booleans())
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whole_numbers_of_64_bits_come_through_json_digit_by_digit(tmp_path, values, real):
+    text = ", ".join(f"{value}.0" if real else str(value) for value in values)
+    (tmp_path / "x.json").write_text(f"[[{text}]]")
+    (got,) = made("{model: m, inputs: {x: {file: x.json}}}", facts(("x", "INT64", (len(values),))), tmp_path)
+    assert np.frombuffer(got.tensors[0].data, "<i8").tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("x.jsonl", b'{"x": 1}\n{"x": 2, "x": 3}\n', "x.jsonl:2: the key 'x' is given twice"),
+        ("x.json", b'{"data": [{"x": 1}], "validation_data": [{"y": 1}]}', "x.json: the key 'validation_data' is not read"),
+        ("x.json", b'{"data": [{"x": {"content": [1], "shape": [1], "dtype": "FP32"}}]}', "x.json: row 1: input 'x': keys content, shape, dtype"),
+        ("x.jsonl", b'{"x": 1}\n{"x": 1e400}\n', "x.jsonl:2: the number 1e400 is beyond FP64"),
+        ("x.jsonl", '{"x": 1}\n'.encode("utf-16"), "x.jsonl: is UTF-16"),
+        ("x.json", '[{"x": 1}]'.encode("utf-16"), "x.json: is UTF-16"),
+        ("x.jsonl", b'{"x": 1}\r{"x": 2}\r', "x.jsonl: its lines end with CR alone"),
+        ("x.txt", "1\n2\n".encode("utf-16"), "x.txt: is UTF-16"),
+        ("x.txt", b"1\r2\r", "x.txt: its lines end with CR alone"),
+        ("x.npy", np.array([(1.0,)], "f4,"), "x.npy: has rows of named fields (f0)"),
+    ],
+)  # fmt: skip
+def test_files_that_would_lose_something_are_refused(tmp_path, name, content, says):
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    else:
+        np.save(tmp_path / name, content)
+    where = f"inputs: {{x: {{file: {name}}}}}" if name.endswith(("txt", "npy")) else f"data: {{file: {name}}}"
+    assert refused(f"{{model: m, {where}}}", facts(("x", "FP32", (1,))), tmp_path).startswith(says)
+
+
+_LINES = st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=6)
+
+
+@given(_LINES, st.booleans())
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_texts_written_as_jsonl_come_back_whole(tmp_path, texts, ascii_only):
+    whole = "".join(json.dumps(text, ensure_ascii=ascii_only) + "\n" for text in texts)
+    (tmp_path / "t.jsonl").write_bytes(whole.encode())
+    got = made("{model: m, inputs: {t: {file: t.jsonl}}}", facts(("t", "BYTES", (1,))), tmp_path)
+    assert [p.tensors[0].data[4:].decode() for p in got] == texts
