@@ -26,7 +26,7 @@ def parse_json(raw: bytes | str, *, exact: bool = False, finite: bool = False) -
     try:
         return json.loads(
             text,
-            object_pairs_hook=_unique,
+            object_pairs_hook=unique,
             parse_float=_exact_number if exact else _number,
             parse_constant=_no_constant if finite else None,
         )
@@ -61,7 +61,8 @@ def lone_surrogate(value: Any) -> str | None:
     return next((found for part in inner if (found := lone_surrogate(part)) is not None), None)
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """For `object_pairs_hook`: an object without equal keys.  Raises JsonError."""
     row = dict(pairs)
     if len(row) < len(pairs):
         names = [name for name, _ in pairs]
