@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from loadgen.traffic.objective import TIMES
 from loadgen.units import show_ns
+from loadgen.workload.demand import VARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,6 +47,7 @@ def unwise(profile: TrafficProfile, plan: Plan, stories: Sequence[PhaseStory]) -
         _burst_over_cap,
         _rows_left_out,
         _output_of_tensors,
+        _inputs_repeat,
     )
     return [note for rule in rules for note in rule(asked)]
 
@@ -140,3 +142,23 @@ def _output_of_tensors(asked: _Asked) -> Iterator[str]:
     for kind in asked.profile.kinds.values():
         if kind.is_kserve and kind.output is not None:
             yield f"kind {kind.name!r}: tensors have no tokens out, so output is not used; take it out"
+
+
+def _inputs_repeat(asked: _Asked) -> Iterator[str]:
+    """Random inputs of a kind are about 512 in turns; lengths may ask for more, memory for fewer."""
+    for kind in asked.profile.kinds.values():
+        if kind.distinct is not None or kind.sequence is not None or _has_rows(kind):
+            continue
+        counts = [story.kinds[kind.name].planned for story in asked.stories if kind.name in story.kinds]
+        n = sum(count or 0 for count in counts)
+        if None in counts or n <= VARIANTS:
+            continue
+        yield (
+            f"kind {kind.name!r}: its {n:,} requests take about {VARIANTS} inputs in turns, so a response or prefix cache "
+            "would answer most of them; write distinct: all where the server has one"
+        )
+
+
+def _has_rows(kind: Kind) -> bool:
+    """Whether its inputs are rows of files."""
+    return kind.data is not None or (kind.text is not None and kind.text.prompts is not None)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from loadgen.lab.texts import build_texts, prompt_count, prompt_remarks, text_facts
+from loadgen.lab.texts import build_texts, prompt_count, prompt_remarks, shared_prefix, text_facts
 from loadgen.records import LoadgenError, Message, Wanted
 from loadgen.triton.trace import request_label
 from loadgen.workload import http_body, payloads
@@ -201,6 +201,7 @@ class TextKind:
         self, kind: Kind, part: Chat | Completion | Generate, folder: Path, *, include_usage: bool
     ) -> None:
         self._kind, self._part, self._folder, self._include_usage = kind, part, folder, include_usage
+        self._prefix: dict[str, Any] | None = None
 
     @cached_property
     def remarks(self) -> Sequence[str]:
@@ -229,12 +230,15 @@ class TextKind:
 
     def messages(self, wanted: Sequence[Wanted], rng: np.random.Generator) -> list[Message]:
         kind = self._kind
-        return build_texts(
+        made = build_texts(
             kind.model, kind.version, self._part, wanted, rng, self._folder, include_usage=self._include_usage
         )
+        self._prefix = shared_prefix([message.request.body for message in made])
+        return made
 
     def facts(self, built: int) -> dict[str, Any]:  # noqa: ARG002 - see KindMaker
         told = text_facts(self._part) | {"asks_for_usage": self._part.stream and self._include_usage}
+        told |= {"shared_prefix": self._prefix}
         return told | ({"remarks": list(self.remarks)} if self.remarks else {})
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from dataclasses import replace
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 from loadgen.records import LoadgenError, Message
@@ -127,6 +129,30 @@ def _own_fields(prompt: Prompt, model: str, part: TextPart) -> dict[str, Any]:
                 f"or leave the rows' out: prompts: {{ignore: [{name}]}}"
             )
     return fields
+
+
+def shared_prefix(bodies: Sequence[bytes]) -> dict[str, Any] | None:
+    """What all prompts of a kind begin with, a system prompt or a template: its bytes, and their share of a mean body.
+
+    None for a single prompt, and where they differ from the first word on.
+    """
+    if len(set(bodies)) < 2:  # noqa: PLR2004 - one prompt shares nothing with another
+        return None
+    first, last = (_content(json.loads(body)) for body in (min(bodies), max(bodies)))
+    alike = sum(
+        len(a.encode()) for a, _ in takewhile(lambda pair: pair[0] == pair[1], zip(first, last, strict=False))
+    )
+    around = len(min(bodies)) - len(first.encode())
+    mean = max(sum(map(len, bodies)) / len(bodies) - around, 1)
+    return {"bytes": alike, "share": round(min(alike / mean, 1.0), 4)} if alike else None
+
+
+def _content(body: dict[str, Any]) -> str:
+    """The texts of a body in their order."""
+    turns = body.get("messages")
+    if turns is None:
+        return next((value for value in reversed(body.values()) if isinstance(value, str)), "")
+    return "".join(c if isinstance(c := turn.get("content"), str) else json.dumps(c) for turn in turns)
 
 
 def prompt_remarks(kind: str, part: TextPart, folder: Path, *, has_output: bool) -> list[str]:
