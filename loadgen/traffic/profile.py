@@ -244,9 +244,15 @@ class Kind(Part):
         if not given:
             return self
         names = {info.alias or name: name for name, info in type(self).model_fields.items()}
-        for key in (*_OF_TENSORS, *(("model", "version") if self.http else ())):
+        others = ("model", "version") if self.http else () if self.generate else ("version",)
+        for key in (*_OF_TENSORS, *others):
             if names[key] in self.model_fields_set:
                 raise FaultsError(((key,), f"does not go with {given[0]}; take one of them out"))
+        if self.text is not None:
+            has_output = self.output is not None or self.lengths is not None
+            faults = self.text.extra_faults(has_output=has_output)
+            if found := [((given[0], *where), said) for where, said in faults]:
+                raise FaultsError(*found)
         if self.batch > 1 and self.text is not None:
             raise FaultsError((("batch",), f"does not go with {given[0]}, which has one text a request"))
         return self

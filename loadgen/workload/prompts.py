@@ -211,16 +211,13 @@ def read_prompts(prompts: Prompts, folder: Path, request_fields: Collection[str]
         lines = text_lines(path.read_bytes())
     except (OSError, LinesError) as why:
         raise LoadgenError(f"prompts {path}: {why.strerror if isinstance(why, OSError) else why}") from None
-    is_json = path.suffix.lower() in (".jsonl", ".ndjson")
-    if not is_json and prompts.field is not None:
-        raise LoadgenError(f"prompts {path}: field {prompts.field!r} is of .jsonl rows, and this is text")
     allowed = {*request_fields, *prompts.send} - {*prompts.ignore}
     found = []
     for number, raw in enumerate(lines, 1):
         where = f"{path}:{number}"
-        if raw.strip(b" \t") if is_json else raw:
+        if raw.strip(b" \t") if prompts.is_json else raw:
             text = _decoded(raw, where)
-            found.append(_from_json(text, prompts, allowed, where) if is_json else _line(text, where))
+            found.append(_from_json(text, prompts, allowed, where) if prompts.is_json else _line(text, where))
     if not found:
         raise LoadgenError(f"prompts {path}: there is no text in it")
     return found

@@ -130,6 +130,26 @@ def test_a_plain_http_kind_has_no_model_and_any_other_has_one():
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("{model: m, length: 3, chat: {temperature: 0, extra: {temperature: 1}}}", "chat.extra.temperature: is made by the kind"),
+        ("{model: m, length: 3, output: 5, chat: {extra: {max_tokens: 1}}}", "chat.extra.max_tokens: is what output says"),
+        ("{model: m, length: 3, completion: {extra: {prompt: x}}}", "completion.extra.prompt: is made by the kind"),
+        ("{model: m, length: 3, output: 5, generate: {max_tokens_key: p.m, extra: {p: {m: 3}}}}", "generate.extra.p.m: is what output says"),
+        ("{model: m, length: 3, chat: {think: 2s}}", "chat.think: is between turns"),
+        ("{model: m, length: 3, version: '2', completion: {}}", "version: does not go with completion"),
+        ("{model: m, chat: {prompts: {file: a.txt, field: x}}}", "chat.prompts.field: is of the rows of a .jsonl file"),
+        ("{model: m, chat: {prompts: {file: a.jsonl, send: [a], ignore: [a]}}}", "chat.prompts.ignore: 'a' is to be sent too"),
+        ("{model: m, data: {file: a.jsonl, ignore: [b], ingore: [c]}}", "data.ingore: unknown key (did you mean 'ignore'?)"),
+        ("{model: m, distinct: some}", "distinct: 'some' is not one of: all"),
+    ],
+)  # fmt: skip
+def test_what_would_be_dropped_is_an_error_with_the_keys_path(kind, says):
+    [line] = refused(f"kinds: {{k: {kind}}}\nphases: [{{name: load, closed: {{users: 1, requests: 1}}}}]")
+    assert line.startswith(f"p.yaml:1: kinds.k.{says}")
+
+
 def test_it_keeps_its_text():
     profile = parse_profile(SMALL, "p.yaml")
     assert profile.text == SMALL
