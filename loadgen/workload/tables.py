@@ -202,6 +202,10 @@ def _objects(path: Path, rows: list[Any], where: Callable[[int], str], names: Co
         isinstance(row, dict) and (not is_entry(row) or not row.keys().isdisjoint(names)) for row in rows
     ]
     if not any(named):
+        for index, row in enumerate(rows):
+            if isinstance(row, list) and any(isinstance(part, dict) and not is_entry(part) for part in row):
+                said = "a list of rows in place of a row (perf_analyzer's streams of steps)"
+                raise DataError(f"{where(index)}: {said}; allowed: its steps as rows of their own")
         return Table(path, len(rows), {WHOLE: rows}, where)
     first = named.index(True)
     columns = list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))

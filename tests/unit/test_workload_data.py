@@ -411,6 +411,7 @@ def test_whole_numbers_of_64_bits_come_through_json_digit_by_digit(tmp_path, val
         ("x.jsonl", b'{"x": 1}\n{"x": 2, "x": 3}\n', "x.jsonl:2: the key 'x' is given twice"),
         ("x.json", b'{"data": [{"x": 1}], "validation_data": [{"y": 1}]}', "x.json: the key 'validation_data' is not read"),
         ("x.json", b'{"data": [{"x": {"content": [1], "shape": [1], "dtype": "FP32"}}]}', "x.json: row 1: input 'x': keys content, shape, dtype"),
+        ("x.json", b'{"data": [[{"x": 1}, {"x": 2}], [{"x": 3}]]}', "x.json: row 1: a list of rows in place of a row"),
         ("x.jsonl", b'{"x": 1}\n{"x": 1e400}\n', "x.jsonl:2: the number 1e400 is beyond FP64"),
         ("x.jsonl", '{"x": 1}\n'.encode("utf-16"), "x.jsonl: is UTF-16"),
         ("x.json", '[{"x": 1}]'.encode("utf-16"), "x.json: is UTF-16"),
