@@ -154,11 +154,13 @@ def _inputs_repeat(asked: _Asked) -> Iterator[str]:
         if None in counts or n <= VARIANTS:
             continue
         yield (
-            f"kind {kind.name!r}: its {n:,} requests take about {VARIANTS} inputs in turns, so a response or prefix cache "
-            "would answer most of them; write distinct: all where the server has one"
+            f"kind {kind.name!r}: its {n:,} requests take about {VARIANTS} inputs in turns, so {1 - VARIANTS / n:.0%} repeat "
+            "one, which a response or prefix cache would know; write distinct: all where the server has such a cache"
         )
 
 
 def _has_rows(kind: Kind) -> bool:
     """Whether its inputs are rows of files."""
-    return kind.data is not None or (kind.text is not None and kind.text.prompts is not None)
+    if kind.text is not None:
+        return kind.text.prompts is not None
+    return kind.data is not None or any(fill.file is not None for fill in kind.inputs.values())

@@ -69,6 +69,7 @@ def _leads_to(data: Any, path: str) -> bool:
 Json = Annotated[dict[str, Any], AfterValidator(_json)]
 
 
+_NO_LINES = (".json", ".csv", ".parquet", ".npy", ".npz", ".gz", ".zst")
 _Keys = Annotated[tuple[Name, ...], BeforeValidator(as_tuple), Field(max_length=1000)]
 
 
@@ -92,6 +93,10 @@ class Prompts(Part):
 
     @model_validator(mode="after")
     def _keys_of_rows(self) -> Self:
+        if PurePath(self.file).suffix.lower() in _NO_LINES:
+            raise FaultsError(
+                (("file",), f"{self.file} is not one text a line; allowed: .jsonl, or lines of text (.txt)")
+            )
         for key in ("field", "send", "ignore"):
             if key in self.model_fields_set and not self.is_json:
                 raise FaultsError(

@@ -8,6 +8,7 @@ import pytest
 import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from loadgen.records import LoadgenError
 from loadgen.traffic.chat import Prompts
@@ -204,3 +205,9 @@ def test_a_row_has_fields_of_its_own_request(tmp_path):
     assert [prompt.fields for prompt in found] == [{"max_tokens": 5}, {"mine": [1]}, {}]
     with pytest.raises(LoadgenError, match=r"p\.jsonl:1: the key 'id' is no field .* \{ignore: \[id\]\}"):
         read_prompts(Prompts(file="p.jsonl"), tmp_path, {"max_tokens", "mine"})
+
+
+@pytest.mark.parametrize("name", ["p.json", "p.csv", "p.jsonl.gz", "p.parquet"])
+def test_a_file_that_is_not_one_text_a_line_is_no_file_of_prompts(name):
+    with pytest.raises(ValidationError, match="is not one text a line"):
+        Prompts(file=name)

@@ -294,6 +294,19 @@ def test_a_key_given_twice_is_refused(tmp_path):
             read_trace(Trace.model_validate({"file": "x", **keys}), tmp_path)
 
 
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_conditions_on_numbers_of_64_bits_are_exact(tmp_path, form):
+    ids = [2**53, 2**53 + 1, 2**53 + 2]
+    text = (
+        "t,in,id\n" + "".join(f"{at},5,{n}\n" for at, n in enumerate(ids))
+        if form == "csv"
+        else "".join(json.dumps({"t": at, "in": 5, "id": n}) + "\n" for at, n in enumerate(ids))
+    )
+    (tmp_path / "x").write_text(text)
+    rows = read_trace(Trace.model_validate({"file": "x", **_PLAIN, "where": {"id": [2**53 + 1]}}), tmp_path)
+    assert rows.facts["rows_kept"] == 1
+
+
 def test_columns_that_are_not_read_are_said(tmp_path):
     (tmp_path / "x").write_text(_CSV)
     assert read_trace(Trace.model_validate({"file": "x", **_PLAIN}), tmp_path).facts["columns_unread"] == [

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from loadgen.traffic import chat, http_request, inputs, lengths, network, phases, shared_memory, trace
@@ -150,6 +151,29 @@ def test_what_would_be_dropped_is_an_error_with_the_keys_path(kind, says):
     assert line.startswith(f"p.yaml:1: kinds.k.{says}")
 
 
+@pytest.mark.parametrize(("char", "escape"), [("\x85", r"\N"), ("\u2028", r"\L"), ("\u2029", r"\P")])
+def test_characters_at_which_yaml_ends_a_line_are_written_as_escapes(char, escape):
+    """PyYAML makes a space of U+0085, and ends a comment at any of them."""
+    whole = "kinds: {k: {model: m, length: 3, chat: {system: %s}}}\nphases: [{name: l, closed: {users: 1, requests: 1}}]"
+    [line] = refused(whole % f'"a{char}b"')
+    assert (
+        line
+        == f"p.yaml:1: holds U+{ord(char):04X}, at which YAML ends a line; write it in double quotes as {escape}"
+    )
+    for text in (
+        whole % f'"a{escape}b"',
+        json.dumps(yaml.safe_load(whole % "S")).replace('"S"', f'"a{char}b"'),
+    ):
+        assert parse_profile(text, "p.yaml").kinds["k"].chat.system == f"a{char}b"
+
+
+def test_half_a_character_is_refused_by_its_path():
+    data = {"kinds": {"k": {"model": "m", "length": 3, "chat": {"system": "\ud800"}}}, "phases": []}
+    assert refused(json.dumps(data)) == [
+        r"p.yaml: kinds.k.chat.system: '\ud800' holds half a character, which has no UTF-8 form"
+    ]
+
+
 def test_it_keeps_its_text():
     profile = parse_profile(SMALL, "p.yaml")
     assert profile.text == SMALL
@@ -195,7 +219,7 @@ def test_json_is_a_profile_too():
     text = json.dumps(data, indent="\t").replace("10.0", "1e1")
     assert parse_profile(text, "j.json").kinds["k"].length.law.mean == 10.0
     assert refused('{"name": "a", "name": "b"}', "j.json") == [
-        "j.json: the key 'name' is given twice in one mapping; keep one"
+        "j.json: the key 'name' is given twice in one object; keep one"
     ]
 
 
