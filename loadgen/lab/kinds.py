@@ -5,8 +5,11 @@ It must not know schedules, connections or what came of a request.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
 
 from loadgen.lab.texts import build_texts, prompt_count, prompt_remarks, shared_prefix, text_facts
 from loadgen.records import LoadgenError, Message, Wanted
@@ -21,8 +24,6 @@ from loadgen.workload.sequences import FIRST_ID
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-
-    import numpy as np
 
     from loadgen.records import ModelFacts, Payload
     from loadgen.target import Target
@@ -251,12 +252,23 @@ class PlainKind:
 
     def __init__(self, kind: Kind, http: HttpRequest, folder: Path) -> None:
         self._kind, self._http, self._folder = kind, http, folder
+        self._fixed, self._a_token = (
+            0,
+            float(_BYTES_A_TOKEN),
+        )  # bytes of a body: measured before sizes are asked
 
     def most(self, asked: Sequence[Wanted]) -> int:
-        return http_body.most_variants(self._http, max(asked, key=_in, default=Wanted(None)), self._folder)
+        longest = max(asked, key=_in, default=Wanted(None))
+        ends = [replace(longest, length=longest.length and 1), longest]
+        made = http_body.build(
+            self._kind.name, self._http, ends, np.random.default_rng(0), self._folder, self._kind.batch
+        )
+        least, most = (len(message.request.body) for message in made)
+        self._fixed, self._a_token = least, max(most - least, 0) / max(_in(longest) - 1, 1)
+        return http_body.most_variants(self._http, longest, self._folder)
 
     def size(self, wanted: Wanted) -> int:
-        return 300 + _BYTES_A_TOKEN * (wanted.length or 100)
+        return 300 + self._fixed + int(self._a_token * _in(wanted))  # no body grows slower than its length
 
     def messages(self, wanted: Sequence[Wanted], rng: np.random.Generator) -> list[Message]:
         return http_body.build(self._kind.name, self._http, wanted, rng, self._folder, self._kind.batch)

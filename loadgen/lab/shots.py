@@ -101,9 +101,9 @@ def make_shots(
             for one, message in zip(prepared, messages, strict=True)
         ]
         ours = [inputs.setdefault(_mark(place, message), len(inputs)) for message in messages]
-        if kind.distinct and len(set(ours)) < len(ours) and _planned(plan, place) is not None:
+        if kind.distinct and (n := _planned(plan, place)) is not None and len(set(ours)) < n:
             raise LoadgenError(
-                f"kind {kind.name!r}: distinct: all: {len(ours):,} requests are planned and only {len(set(ours)):,} "
+                f"kind {kind.name!r}: distinct: all: {n:,} requests are planned and only {len(set(ours)):,} "
                 "different ones are possible (rows of its files, values of its inputs); plan fewer, or take distinct out"
             )
         numbers += ours
@@ -161,6 +161,7 @@ def _needed(kinds: Sequence[Kind], makers: Sequence[KindMaker], plan: Plan) -> t
     in_order = [maker.in_order and place not in every for place, maker in enumerate(makers)]
     unrepeated = [maker.unrepeated or place in every for place, maker in enumerate(makers)]
     planned = {place: _planned(plan, place) for place in every}
+    every = [place for place in every if most[place] > 1]  # else nothing of the kind varies
     for place in every:
         most[place] = sum(int(np.count_nonzero(phase.kind == place)) for phase in plan.phases)
     needed = demand(plan, most, in_order, unrepeated)

@@ -159,3 +159,26 @@ def test_cancelled_twins_are_the_same_input():
     assert len(shots.inputs) == len(shots.shots) == 4000
     assert told(planned, shots)["k"] == {"requests": 2000, "distinct": 2000, "repeated": 0}
     assert np.array_equal(shots.inputs[:2000], shots.inputs[2000:])
+
+
+def test_a_request_in_which_nothing_varies_is_one_input(tmp_path):
+    kind = "{k: {distinct: all, http: {path: /p, json: {a: 1}}}}"
+    with pytest.raises(LoadgenError, match="40 requests are planned and only 1 different"):
+        made(kind, "[{name: a, closed: {users: 1, requests: 40}}]", KSERVE)
+    planned, shots = made(kind, "[{name: a, closed: {users: 1, duration: 5s}}]", KSERVE)
+    assert len(shots.shots) == 1
+    assert told(planned, shots, 9)["k"] == {"requests": 9, "distinct": 1, "repeated": 8}
+
+
+def test_bodies_of_any_server_are_measured_for_memory(tmp_path):
+    (tmp_path / "a.bin").write_bytes(b"x" * 2**20)
+    blob = "form: {files: {a: {files: [a.bin]}}, fields: {id: '{id}'}}"
+    kind = f"{{k: {{distinct: all, http: {{path: /p, {blob}}}}}}}"
+    with pytest.raises(LoadgenError, match=r"2,000 requests would take 1\.9\d* GiB of memory"):
+        made(kind, f"[{LOAD}]", KSERVE, tmp_path)
+    shaped = "json: '{v}', values: {v: {uniform: {min: 0, max: 1}, shape: [length, 4000]}}"
+    kind = (
+        f"{{k: {{distinct: all, length: {{uniform: {{min: 10, max: 100}}}}, http: {{path: /p, {shaped}}}}}}}"
+    )
+    with pytest.raises(LoadgenError, match=r"2,000 requests would take [34]\.\d* GiB of memory"):
+        made(kind, f"[{LOAD}]", KSERVE, tmp_path)
