@@ -94,6 +94,7 @@ def summarise(
         **({"first_each_ns": each} if (each := info.get("first_each_ns")) else {}),
         "cold_start": info.get("cold_start"),
         **({"stalls": listed(silent)} if silent else {}),
+        **({"inputs": info["inputs"]} if info.get("inputs") else {}),
         **({"network": info["network"]} if info.get("network") else {}),
     }
 

@@ -14,6 +14,7 @@ from loadgen.analysis.goodput import bounds_of
 from loadgen.analysis.slo import requests_needed
 from loadgen.traffic.objective import STREAM_TIMES, TIMES
 from loadgen.units import show_ns
+from loadgen.workload.demand import VARIANTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -66,6 +67,7 @@ def unwise(profile: TrafficProfile, plan: Plan, stories: Sequence[PhaseStory]) -
         _rows_left_out,
         _output_of_tensors,
         _outage_called_full,
+        _inputs_repeat,
     )
     return [note for rule in rules for note in rule(asked)]
 
@@ -203,3 +205,25 @@ def _outage_called_full(asked: _Asked) -> Iterator[str]:
                 f"kind {kind.name!r}: full calls every status {status} a full queue, and a server or proxy that is down "
                 "answers with it too; add the words that the full queue has"
             )
+
+
+def _inputs_repeat(asked: _Asked) -> Iterator[str]:
+    """Random inputs of a kind are about 512 in turns; lengths may ask for more, memory for fewer."""
+    for kind in asked.profile.kinds.values():
+        if kind.distinct is not None or kind.sequence is not None or _has_rows(kind):
+            continue
+        counts = [story.kinds[kind.name].planned for story in asked.stories if kind.name in story.kinds]
+        n = sum(count or 0 for count in counts)
+        if None in counts or n <= VARIANTS:
+            continue
+        yield (
+            f"kind {kind.name!r}: its {n:,} requests take about {VARIANTS} inputs in turns, so {1 - VARIANTS / n:.0%} repeat "
+            "one, which a response or prefix cache would know; write distinct: all where the server has such a cache"
+        )
+
+
+def _has_rows(kind: Kind) -> bool:
+    """Whether its inputs are rows of files."""
+    if kind.text is not None:
+        return kind.text.prompts is not None
+    return kind.data is not None or any(fill.file is not None for fill in kind.inputs.values())

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from loadgen.convert.encoder import Encoder
 from loadgen.convert.parity import make_feeds
 from loadgen.records import LoadgenError
+from loadgen.traffic.lines import LinesError, check_line_ends, check_text
 
 _SUBJECT = 8  # tokens
 ROWS = 128  # enough for ranges to settle; more cost time alone
@@ -185,9 +186,17 @@ def _text(path: Path, encoder: Encoder, folder: Path, rows: int) -> Callable[[],
         )
     tokenizer = load_tokenizer(folder)
 
+    try:
+        with path.open("rb") as file:
+            first = file.readline()
+        check_text(first)
+        check_line_ends(first)
+    except LinesError as why:
+        raise CalibrationError(f"calibration {path}: {why}") from None
+
     def make() -> Iterator[Row]:
         try:
-            with path.open(encoding="utf-8") as lines:
+            with path.open(encoding="utf-8-sig", newline="\n") as lines:
                 for line in islice((text for text in map(str.strip, lines) if text), rows):
                     ids = _encode(tokenizer, line[: encoder.max_length * 32])[: encoder.max_length]
                     if ids:

@@ -173,13 +173,13 @@ def read_inputs(texts: Sequence[str], file: Path | None = None) -> tuple[tuple[I
 
 
 def _read_file(file: Path) -> tuple[list[Any], str | None]:
-    import yaml
+    from loadgen.traffic.document import ProfileError, read_document, read_text
 
     try:
-        told = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as why:
-        words = " ".join(str(why).split())
-        raise InputError(f"{file} cannot be read: {words}") from None
+        needs = "a list under 'inputs' is expected"
+        told = read_document(read_text(file, "description of inputs"), str(file), needs).data
+    except ProfileError as why:
+        raise InputError(str(why)) from None
     if not isinstance(told, Mapping) or not isinstance(told.get("inputs"), list):
         raise InputError(f"{file}: a list under 'inputs' is expected, each with {', '.join(_KEYS)}")
     if unknown := sorted(set(told) - {"inputs", "output"}):

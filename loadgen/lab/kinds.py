@@ -9,7 +9,9 @@ from dataclasses import replace
 from functools import cache, cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from loadgen.lab.texts import build_texts, prompt_count, text_facts
+import numpy as np
+
+from loadgen.lab.texts import build_texts, prompt_count, prompt_remarks, shared_prefix, text_facts
 from loadgen.records import LoadgenError, Message, QueueFull, Wanted
 from loadgen.triton.trace import request_label
 from loadgen.workload import http_body, payloads
@@ -22,8 +24,6 @@ from loadgen.workload.sequences import FIRST_ID
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
-
-    import numpy as np
 
     from loadgen.records import ModelFacts, Payload, Request
     from loadgen.target import Target
@@ -221,13 +221,19 @@ class TensorKind:
 class TextKind:
     """Chats, completions, and Triton's generate extension."""
 
-    remarks = ()
     budget = _TEXT_BUDGET
 
     def __init__(
         self, kind: Kind, part: Chat | Completion | Generate, folder: Path, *, include_usage: bool
     ) -> None:
         self._kind, self._part, self._folder, self._include_usage = kind, part, folder, include_usage
+        self._prefix: dict[str, Any] | None = None
+
+    @cached_property
+    def remarks(self) -> Sequence[str]:
+        kind = self._kind
+        has_output = kind.output is not None or kind.lengths is not None
+        return prompt_remarks(kind.name, self._part, self._folder, has_output=has_output)
 
     @property
     def in_order(self) -> bool:
@@ -253,10 +259,13 @@ class TextKind:
         messages = build_texts(
             kind.model, kind.version, self._part, wanted, rng, self._folder, include_usage=self._include_usage
         )
+        self._prefix = shared_prefix([message.request.body for message in messages])
         return _marked(kind, messages)
 
     def facts(self, built: int) -> dict[str, Any]:  # noqa: ARG002 - see KindMaker
-        return text_facts(self._part) | {"asks_for_usage": self._part.stream and self._include_usage}
+        told = text_facts(self._part) | {"asks_for_usage": self._part.stream and self._include_usage}
+        told |= {"shared_prefix": self._prefix}
+        return told | ({"remarks": list(self.remarks)} if self.remarks else {})
 
 
 class PlainKind:
@@ -268,12 +277,23 @@ class PlainKind:
 
     def __init__(self, kind: Kind, http: HttpRequest, folder: Path) -> None:
         self._kind, self._http, self._folder = kind, http, folder
+        self._fixed, self._a_token = (
+            0,
+            float(_BYTES_A_TOKEN),
+        )  # bytes of a body: measured before sizes are asked
 
     def most(self, asked: Sequence[Wanted]) -> int:
-        return http_body.most_variants(self._http, max(asked, key=_in, default=Wanted(None)), self._folder)
+        longest = max(asked, key=_in, default=Wanted(None))
+        ends = [replace(longest, length=longest.length and 1), longest]
+        made = http_body.build(
+            self._kind.name, self._http, ends, np.random.default_rng(0), self._folder, self._kind.batch
+        )
+        least, most = (len(message.request.body) for message in made)
+        self._fixed, self._a_token = least, max(most - least, 0) / max(_in(longest) - 1, 1)
+        return http_body.most_variants(self._http, longest, self._folder)
 
     def size(self, wanted: Wanted) -> int:
-        return 300 + _BYTES_A_TOKEN * (wanted.length or 100)
+        return 300 + self._fixed + int(self._a_token * _in(wanted))  # no body grows slower than its length
 
     def messages(self, wanted: Sequence[Wanted], rng: np.random.Generator) -> list[Message]:
         messages = http_body.build(self._kind.name, self._http, wanted, rng, self._folder, self._kind.batch)

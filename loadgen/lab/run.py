@@ -355,6 +355,7 @@ class _Run:
                                 "planned counts as never sent", "see what killed them (memory?), and repeat the run"))  # fmt: skip
         info["doubts"] += [asdict(doubt) for doubt in doubts]
         info["client"]["senders"] = facts
+        info["inputs"] = next((row["inputs"] for row in facts if "inputs" in row), None)
         counted = [row.get("records") for row in facts]  # None: unknown, a worker was lost
         info["records"] = sum(counted) if None not in counted else None
         info["status"] = "failed" if self._fault() else "interrupted" if self.interrupts else "finished"

@@ -128,6 +128,7 @@ class LocalSender:
         self._facts: dict[str, Any] = {}
         self._memory: SharedMemory | None = None
         self._running = False
+        self._begun = [0] * len(plan.phases)  # arrivals of each phase, later turns of dialogues not counted
 
     async def ready(self) -> None:
         """See Sender."""
@@ -145,7 +146,9 @@ class LocalSender:
             profile, share_.target, self._models, memory,
             include_usage=share_.include_usage, labelled=share_.labelled,
         )  # fmt: skip
-        made = make_shots(transport, share_.target, profile, makers, self._whole, share_.origin_ns)
+        made = self._made = make_shots(
+            transport, share_.target, profile, makers, self._whole, share_.origin_ns
+        )
         if memory is not None:
             await memory.open()
             self._facts["shared_memory"] = {"bytes": memory.size, "removed": memory.removed}
@@ -181,11 +184,15 @@ class LocalSender:
     async def run_phase(self, index: int, start_ns: int) -> PhaseResult | None:
         """See Sender."""
         self._running = True
+        due = self._engine.counts.due
         try:
-            return await self._engine.run_phase(index, start_ns)
+            result = await self._engine.run_phase(index, start_ns)
         except NotMeasuredError as why:
             self.error = why
             return None
+        else:
+            self._begun[index] = self._engine.counts.due - due - result.followed
+            return result
         finally:
             self._write()
 
@@ -225,6 +232,17 @@ class LocalSender:
             await self._memory.close()
         self._writer.close()
         self._facts["records"] = self._writer.rows
+        if self._share.worker == 0 and hasattr(
+            self, "_made"
+        ):  # the others went through their slices at the same pace
+            begun = [n * self._share.workers for n in self._begun]
+            rows = self._made.inputs_sent(self._whole, begun)
+            told = self._made.facts
+            self._facts["inputs"] = [
+                row | {"shared_prefix": told[row["kind"]].get("shared_prefix")}
+                for row in rows
+                if row["requests"]
+            ]
         self.error = self.error or self._writer.error
         if self._share.realtime:
             leave_realtime()

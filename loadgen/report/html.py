@@ -69,6 +69,7 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         client_line=words.client_line,
         use_line=words.use_line(summary["server"]),
         first_line=words.first_line(summary),
+        input_lines=words.input_lines(summary),
         time_line=words.time_line(summary["server"]),
         model_lines=words.model_lines(summary["server"]),
         stream_line=words.stream_line,

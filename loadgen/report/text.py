@@ -21,6 +21,7 @@ from loadgen.report.words import (
     duration,
     first_line,
     goodput_line,
+    input_lines,
     interval,
     model_lines,
     network_line,
@@ -285,6 +286,8 @@ def _client(summary: dict[str, Any], console: Console) -> None:
         loads = [f"{model} loaded in {duration(ns)}" for model, ns in cold["load_ns"].items()]
         parts = [f"server live {duration(cold['live_ns'])} after its start", *loads]
         console.print(Text(f"cold start  {', '.join(parts)}"))
+    for line in input_lines(summary):
+        console.print(Text(f"inputs  {line}"))
     if told := first_line(summary):
         console.print(Text(f"first request of each kind (in no figure above): {told}"))
 

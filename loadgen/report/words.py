@@ -285,6 +285,23 @@ def burst_line(plan: dict[str, Any]) -> str:
     return f"gap CV {cv}, dispersion {dispersion} ({poisson}), largest burst {plan['largest_burst']:,}"
 
 
+def input_lines(summary: dict[str, Any]) -> list[str]:
+    """How many different inputs each kind sent, and what a cache on the way would have made of that."""
+    return [_input_line(row) for row in summary.get("inputs") or ()]
+
+
+def _input_line(row: dict[str, Any]) -> str:
+    n, repeated, prefix = row["requests"], row["repeated"], row.get("shared_prefix")
+    line = f"{row['kind']}: {n:,} requests had {row['distinct']:,} distinct inputs, "
+    if repeated:
+        line += f"{share(repeated / n)} repeated an earlier one: a response or prefix cache would know them"
+    else:
+        line += "none was sent before"
+    if prefix and prefix["share"] >= 0.01:  # noqa: PLR2004 - one percent
+        line += f"; prompts begin alike for {share(prefix['share'])} of their length, which a prefix cache would keep"
+    return line
+
+
 def burst_lines(summary: dict[str, Any]) -> list[str]:
     """How bursty the plan of each open phase was."""
     phases = [phase for phase in summary["phases"] if phase.get("plan")]

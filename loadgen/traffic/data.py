@@ -6,6 +6,7 @@ kinds:
     model: ranker
     data: {file: rows.jsonl}               # columns fill the inputs of their names; a row stays together
     # data: {file: rows.jsonl, columns: {input_ids: question}, tokenizer: model/tokenizer.json, order: random}
+    # data: {file: rows.jsonl, ignore: [id, label]}      columns that fill no input are refused unless left out here
   b:
     model: classifier
     inputs:
@@ -16,15 +17,16 @@ kinds:
 ```
 
 Files are relative to the profile's folder.  `order: file` (default) uses rows one after the other and starts
-over; `random` shuffles them, each once before any comes again.  It must not know what the files hold.
+over; `random` shuffles them, each once before any comes again.  A JSON row brings the inputs that it has: one that the
+model calls optional may be missing in some rows, and is then left out of their requests.
 """
 
 from pathlib import PurePath
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
-from loadgen.traffic.parts import Name, Part
+from loadgen.traffic.parts import Name, Part, as_tuple
 from loadgen.traffic.words import near, show_value
 
 DATA_FILES = (".npy", ".npz", ".json", ".jsonl", ".txt")
@@ -52,11 +54,13 @@ DataFile = Annotated[LocalPath, AfterValidator(_data_file)]
 class Data(Part):
     """Rows for several tensors of a kind, kept together.
 
-    `columns` says which column fills an input; without it, each input takes the column of its own name.
+    `columns` says which column fills an input; without it, each input takes the column of its own name.  A column
+    that fills none is refused, unless `ignore` names it.
     `tokenizer` (a tokenizer.json or its folder) turns texts into token ids for whole-number inputs.
     """
 
     file: DataFile = Field(examples=["rows.jsonl"])
     columns: dict[Name, Name] | None = None
+    ignore: Annotated[tuple[Name, ...], BeforeValidator(as_tuple), Field(max_length=1000)] = ()
     tokenizer: LocalPath | None = None
     order: Order = "file"

@@ -1,9 +1,10 @@
 """From the text of a profile to plain data: YAML or JSON, bounded, without duplicate keys or empty values.
 
-It remembers on which line a key stands.  It must not know what the keys mean.
+It remembers on which line a key stands.
 """
 
 import json
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,12 +13,16 @@ from typing import Any
 import yaml
 
 from loadgen.records import LoadgenError
+from loadgen.traffic.json_text import JsonError, lone_surrogate, unique
+from loadgen.traffic.words import show_value
 from loadgen.units import show_bytes
 
 MOST_BYTES = 256 * 1024
 PROFILE_NEEDS = "a profile needs kinds and phases (see `loadgen profile keys`)"
 _MOST_NODES = 20_000  # counted with every alias expanded, so that a small text cannot become a huge profile
 _MOST_DEPTH = 30
+_ESCAPES = {"\x85": "\\N", "\u2028": "\\L", "\u2029": "\\P"}
+_OTHER_BREAKS = re.compile(f"[{''.join(_ESCAPES)}]")
 
 
 class ProfileError(LoadgenError):
@@ -94,22 +99,19 @@ def read_document(text: str, name: str, needs: str = PROFILE_NEEDS) -> Document:
 
 def _read_json(text: str, name: str) -> Document | None:
     """JSON proper, which YAML readers take only in part (tabs, 1e3); None leaves it to YAML."""
-
-    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        seen: dict[str, Any] = {}
-        for key, value in pairs:
-            if key in seen:
-                raise ProfileError(f"{name}: the key {key!r} is given twice in one mapping; keep one")
-            seen[key] = value
-        return seen
-
     try:
         return Document(json.loads(text, object_pairs_hook=unique))
+    except JsonError as why:
+        raise ProfileError(f"{name}: {why}") from None
     except (ValueError, RecursionError):
         return None
 
 
 def _read_yaml(text: str, name: str) -> Document:
+    if found := _OTHER_BREAKS.search(text):
+        line, code = text.count("\n", 0, found.start()) + 1, ord(found[0])
+        said = f"U+{code:04X}, at which YAML ends a line; write it in double quotes as {_ESCAPES[found[0]]}"
+        raise ProfileError(f"{name}:{line}: holds {said}")
     loader = yaml.SafeLoader(text)
     try:
         root = loader.get_single_node()
@@ -169,6 +171,10 @@ class _Walk:
             line = self._document.line(path)
             where = f"{self._name}:{line}" if line else self._name
             raise ProfileError(f"{where}: {show_path(path)}: has no value; give one or delete the line")
+        if isinstance(data, str) and lone_surrogate(data) is not None:
+            raise ProfileError(
+                f"{self._name}: {show_path(path)}: {show_value(data)} holds half a character, which has no UTF-8 form"
+            )
         if isinstance(data, dict):
             for key, value in data.items():
                 self.visit(value, (*path, str(key)))

@@ -343,6 +343,10 @@ class HttpRequest(Part):
             if name in BUILT_IN or VARIABLE.fullmatch(f"{{{name}}}") is None:
                 said = "is no name for a value; allowed: a letter, then letters, digits and _ "
                 faults.append((("values", name), f"{said}(not {', '.join(BUILT_IN)})"))
+            elif name not in self.used:
+                faults.append(
+                    (("values", name), f"the request does not use {{{name}}}; use it, or take it out")
+                )
         places = {"path": self.path, "headers": [*self.headers.values()], "json": self.json_, "text": self.text,
                   "form": [*self.form.fields.values()] if self.form else None}  # fmt: skip
         for place, template in places.items():

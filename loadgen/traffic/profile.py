@@ -12,6 +12,7 @@ kinds:                             # what is sent: one entry a kind of request
     version: "1"                   # default "": the server's choice
     weight: 3                      # share among the kinds, default 1
     batch: 1                       # rows a request, default 1
+    # distinct: all                # an input of its own for each request, within 1 GiB; default: about 512 in turns
     length: {lognormal: {median: 32, sigma: 0.6, min: 4, max: 128}}   # tokens a row, for a free dimension
     timeout: 5s                    # counted from the moment of sending, default 60s
     cancel: {share: 0.1, after: 500ms}    # a tenth (of dialogues: of first requests) is given up so long after it was sent
@@ -35,6 +36,7 @@ kinds:                             # what is sent: one entry a kind of request
       # input_ids: {file: titles.txt, tokenizer: minilm/}             texts as ids by the model's tokenizer.json
       # image: {file: images.npz, column: train, order: random}       order: file (default) | random
     # data: {file: rows.jsonl, columns: {input_ids: question}, tokenizer: minilm/, order: random}   rows together
+    # data: {file: rows.jsonl, ignore: [label]}                     a column that fills no input is refused, or left out
   talk:
     model: llm
     chat: {system: You are brief., turns: 3, think: 2s}     # openai+http://; also completion: and generate:; below
@@ -212,6 +214,7 @@ class Kind(Part):
     version: str = ""
     weight: Annotated[float, Field(ge=0, le=1e9)] = 1.0
     batch: Count = 1
+    distinct: Literal["all"] | None = None
     length: Length | None = None
     output: Length | None = None
     lengths: Many[Pair] | None = None
@@ -259,12 +262,22 @@ class Kind(Part):
             raise ValueError(f"takes one of {', '.join(_DIALECTS)}; given: {' and '.join(given)}")
         if self.http is None and not self.model:
             raise FaultsError((("model",), "is missing; write e.g. model: minilm"))
+        if self.distinct is not None and self.sequence is not None:
+            raise FaultsError(
+                (("distinct",), "does not go with sequence, whose requests share their variants")
+            )
         if not given:
             return self
         names = {info.alias or name: name for name, info in type(self).model_fields.items()}
-        for key in (*_OF_TENSORS, *(("model", "version") if self.http else ())):
+        others = ("model", "version") if self.http else () if self.generate else ("version",)
+        for key in (*_OF_TENSORS, *others):
             if names[key] in self.model_fields_set:
                 raise FaultsError(((key,), f"does not go with {given[0]}; take one of them out"))
+        if self.text is not None:
+            has_output = self.output is not None or self.lengths is not None
+            faults = self.text.extra_faults(has_output=has_output)
+            if found := [((given[0], *where), said) for where, said in faults]:
+                raise FaultsError(*found)
         if self.batch > 1 and self.text is not None:
             raise FaultsError((("batch",), f"does not go with {given[0]}, which has one text a request"))
         return self

@@ -59,7 +59,7 @@ def _refusal(text: str, name: str, why: Any) -> str:
     if line is None:
         return f"{name} is not a Triton model configuration: {why}"
     said = re.sub(r"^\d+:\d+ : ", "", str(why))
-    rows = text.splitlines()
+    rows = text.split("\n")  # as protobuf counts them
     row = rows[line - 1].strip() if 0 < line <= len(rows) else ""
     said = said.removeprefix(f"'{rows[line - 1]}': ") if row else said
     blank = _TEMPLATE.search(row)

@@ -23,7 +23,7 @@ def last_lines(log: str, count: int) -> list[str]:
 
 
 def _said(log: str) -> list[str]:
-    lines = (line.rstrip() for line in log.splitlines() if not line.startswith(_TABLE))
+    lines = (line.rstrip() for line in log.split("\n") if not line.startswith(_TABLE))
     return [line for line in lines if line and _NO_GPU.search(line) is None]
 
 

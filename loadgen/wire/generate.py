@@ -29,27 +29,28 @@ def generate_request(  # noqa: PLR0913 - one keyword a field
     max_tokens: int | None = None,
     max_tokens_key: str = "max_tokens",
     extra: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None,
     keep_text: bool = False,
     count: Callable[[str], int] | None = None,
 ) -> Request:
-    """`text_input` and `text_output` name the model's tensors; `extra` goes in as it is.
+    """`text_input` and `text_output` name the model's tensors; `extra` goes in as it is, over this request's own `fields`.
 
     `max_tokens_key` may point into an object: `parameters.max_tokens` is where the vLLM backend has it.  Raises
     LoadgenError for a key that cannot be set.
     """
-    body: dict[str, Any] = deepcopy(dict(extra or {}))
+    body = _merged(fields or {}, extra or {})
     body[text_input] = text
-    inner = body
-    if max_tokens is not None:
-        *outer, key = max_tokens_key.split(".")
+    *outer, key = max_tokens_key.split(".")
+    if max_tokens is not None and _find(fields or {}, max_tokens_key) is None:
+        inner = body
         for name in outer:
             inner = inner.setdefault(name, {})
             if not isinstance(inner, dict):
                 raise LoadgenError(f"{max_tokens_key}: {name} is no object in extra")
         inner[key] = max_tokens
     parameters = body.get("parameters")
-    fields = {**(parameters if isinstance(parameters, dict) else {}), **body, **inner}
-    limits = output_limits(fields, max_tokens_key.rpartition(".")[2])
+    told = {**(parameters if isinstance(parameters, dict) else {}), **body, key: _find(body, max_tokens_key)}
+    limits = output_limits(told, key)
     reader: type[GenerateReader | GenerateWhole] = GenerateReader if stream else GenerateWhole
     return Request(
         f"{model_path(model, version)}/generate{'_stream' if stream else ''}",
@@ -62,11 +63,38 @@ def generate_request(  # noqa: PLR0913 - one keyword a field
     )
 
 
+def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Both, objects key by key."""
+    body: dict[str, Any] = deepcopy(dict(under))
+    for key, value in over.items():
+        inner = body.get(key)
+        both = isinstance(inner, dict) and isinstance(value, Mapping)
+        body[key] = _merged(inner, value) if both and inner is not None else deepcopy(value)
+    return body
+
+
+def _find(fields: Any, path: str) -> Any:
+    """What a dotted path leads to, or None."""
+    for name in path.split("."):
+        fields = fields.get(name) if isinstance(fields, Mapping) else None
+    return fields
+
+
 def _text(value: Any, depth: int = _AXES) -> str:
     """A tensor's value as text; a list is a tensor of more than one element."""
     if isinstance(value, list):
         return "".join(_text(part, depth - 1) for part in value) if depth else ""
     return "" if value is None else str(value)
+
+
+# What a row may have beside its text: fields of the vLLM and TensorRT-LLM backends.
+GENERATE_FIELDS = frozenset(
+    """parameters sampling_parameters exclude_input_in_output return_finish_reason return_cumulative_logprob
+    return_logprobs return_num_input_tokens return_num_output_tokens image max_tokens min_tokens min_length bad_words
+    stop_words end_id pad_id top_k top_p temperature length_penalty repetition_penalty presence_penalty
+    frequency_penalty random_seed seed return_log_probs return_context_logits return_generation_logits beam_width
+    early_stopping num_return_sequences embedding_bias_words embedding_bias_weights""".split()  # noqa: SIM905 - readable
+)
 
 
 class GenerateReader(EventReader):

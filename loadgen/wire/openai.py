@@ -27,6 +27,24 @@ _PLAIN_USAGE = {"prompt_tokens", "completion_tokens", "total_tokens"}
 _DEPTH = 4  # of blocks within blocks
 _MOST = 2**31 - 1  # a server that counts more tokens counts wrongly
 _REFUSED = (400, 422)
+_MOST_TOKENS = ("max_tokens", "max_completion_tokens")
+# What a body may have beside its prompt: OpenAI's own fields, and those that vLLM, SGLang and TensorRT-LLM add.
+_OF_BOTH = frozenset(
+    """model stream stream_options max_tokens max_completion_tokens temperature top_p n stop seed user frequency_penalty
+    presence_penalty logit_bias logprobs response_format service_tier store metadata prompt_cache_key safety_identifier
+    top_k min_p min_tokens ignore_eos repetition_penalty length_penalty best_of use_beam_search early_stopping
+    stop_token_ids include_stop_str_in_output skip_special_tokens spaces_between_special_tokens truncate_prompt_tokens
+    prompt_logprobs allowed_token_ids bad_words add_special_tokens guided_json guided_regex guided_choice
+    guided_grammar guided_decoding_backend structured_outputs logits_processors return_token_ids cache_salt priority
+    request_id kv_transfer_params regex ebnf json_schema no_stop_trim lora_path return_hidden_states""".split()  # noqa: SIM905 - readable
+)
+CHAT_FIELDS = _OF_BOTH | frozenset(
+    """tools tool_choice parallel_tool_calls functions function_call top_logprobs modalities audio prediction
+    reasoning_effort reasoning verbosity web_search_options chat_template chat_template_kwargs add_generation_prompt
+    continue_final_message documents mm_processor_kwargs media_io_kwargs separate_reasoning
+    stream_reasoning thinking include_reasoning echo""".split()  # noqa: SIM905
+)
+COMPLETION_FIELDS = _OF_BOTH | {"suffix", "echo", "prompt_embeds"}
 Turn = Mapping[str, Any]  # {"role": …, "content": …}
 
 
@@ -41,20 +59,28 @@ def make_request(  # noqa: PLR0913 - one keyword a field of the API
     temperature: float | None = None,
     ignore_eos: bool | None = None,
     extra: Mapping[str, Any] | None = None,
+    fields: Mapping[str, Any] | None = None,
     keep_text: bool = False,
     count: Callable[[str], int] | None = None,
 ) -> Request:
-    """A completion when the prompt is text, a chat when it is turns.  `extra` goes in as it is, and wins.
+    """A completion when the prompt is text, a chat when it is turns.
 
-    Raises LoadgenError when `extra` has no JSON form or changes `stream`.
+    `fields` are this request's own and win over what is named here; `extra` goes in as it is, and wins over all.  Raises
+    LoadgenError when one has no JSON form or changes `stream`.
     """
     body: dict[str, Any] = {"model": model}
     body["prompt" if isinstance(prompt, str) else "messages"] = prompt
     body["stream"] = stream
     if stream and include_usage:
         body["stream_options"] = {"include_usage": True}
+    fields = fields or {}
+    if not fields.keys().isdisjoint({*_MOST_TOKENS, max_tokens_key}):
+        max_tokens = None
     named = {max_tokens_key: max_tokens, "temperature": temperature, "ignore_eos": ignore_eos}
     body |= {key: value for key, value in named.items() if value is not None}
+    if isinstance(options := fields.get("stream_options"), dict):
+        fields = {**fields, "stream_options": {**body.get("stream_options", {}), **options}}
+    body |= fields
     body |= extra or {}
     if body["stream"] is not stream:
         raise LoadgenError("extra: stream is not set here; write stream: beside extra")

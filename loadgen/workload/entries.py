@@ -21,6 +21,7 @@ _Array = npt.NDArray[Any]
 _GIVEN = ("data", "content")  # KServe's name for a tensor's values, and perf_analyzer's
 _EXACT = 2**53  # whole numbers up to here are FP64 exactly
 _BITS_64 = 8
+_DOUBLE = 8  # bytes of an FP64
 
 
 class EntryError(ValueError):
@@ -100,7 +101,7 @@ def _matches(shape: tuple[int, ...], dims: tuple[int, ...]) -> bool:
 def _opened(value: dict[str, Any]) -> tuple[Any, tuple[int, ...] | None]:
     """The values and the shape of {data: ..., shape: ...}."""
     keys = [key for key in _GIVEN if key in value]
-    if len(keys) != 1 or not is_entry(value):
+    if len(keys) != 1 or not value.keys() <= {*_GIVEN, "shape"}:
         raise EntryError(f"keys {', '.join(value)}; allowed: {{b64: ...}} or {{data: [...], shape: [...]}}")
     return value[keys[0]], _told_shape(value)
 
@@ -139,9 +140,7 @@ def _raw_row(value: dict[str, Any], datatype: str, dims: tuple[int, ...]) -> Row
 def _texts(value: Any) -> tuple[tuple[int, ...], list[bytes]]:
     """Strings nested in lists, as (shape, flat)."""
     if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "SU":
-            raise EntryError(f"values of numpy type {value.dtype}; allowed: text (numpy types S and U)")
-        return value.shape, [_text(text) for text in value.ravel().tolist()]
+        return value.shape, _array_texts(value)
     if not isinstance(value, list):
         return (), [_text(value)]
     parts = [_texts(part) for part in value]
@@ -150,6 +149,26 @@ def _texts(value: Any) -> tuple[tuple[int, ...], list[bytes]]:
         raise EntryError("its nested lists are not all of one size")
     inner = shapes.pop() if shapes else ()
     return (len(parts), *inner), [text for _, flat in parts for text in flat]
+
+
+def _array_texts(array: _Array) -> list[bytes]:
+    """Of numpy's fixed widths: V whole, U without its padding, S where no text ends in a zero byte.
+
+    numpy pads S with zero bytes and takes all of them off again, a text's own too.
+    """
+    width = array.dtype.itemsize
+    if array.dtype.kind == "U":
+        return [_text(text) for text in array.ravel().tolist()]
+    if array.dtype.kind not in "SV" or array.dtype.names is not None:
+        raise EntryError(f"values of numpy type {array.dtype}; allowed: text (numpy types S, U and V)")
+    raw = array.tobytes()
+    texts = [raw[at : at + width] for at in range(0, len(raw), width)] if width else [b""] * array.size
+    if array.dtype.kind == "S" and any(text.endswith(b"\0") for text in texts):
+        raise EntryError(
+            f"numpy type S{width} pads with zero bytes, so a text's own cannot be told from them; save text as U, and "
+            f"bytes of one width as V{width}"
+        )
+    return texts
 
 
 def _text(value: Any) -> bytes:
@@ -219,13 +238,19 @@ def _real(array: _Array, datatype: str) -> _Array:
 
 def _whole(array: _Array, datatype: str) -> _Array:
     low, high = whole_range(datatype)
+    if (
+        array.dtype.kind == "f" and array.dtype.itemsize < _DOUBLE
+    ):  # FP16 cannot even be compared with the ends
+        array = array.astype(np.float64)
     given = array
     if array.dtype.kind in "fO":
         if bad := _first(array, array != np.floor(array) if array.dtype.kind == "f" else _broken(array)):
             raise EntryError(f"{bad} is no whole number, as {datatype} needs")
         if array.dtype.kind == "O":
             array = np.array([int(one) for one in array.ravel().tolist()], dtype=object).reshape(array.shape)
-    if array.dtype.kind != "b" and (bad := _first(given, (array < low) | (array > high))):
+    if array.dtype.kind != "b" and (
+        bad := _first(given, (array < low) | (array >= high + 1 if array.dtype.kind == "f" else array > high))
+    ):  # 2^63 - 1 has no real number of its own: compared as one it is 2^63
         raise EntryError(f"{bad} is beyond {datatype}; allowed: {low} to {high}")
     return array.astype(DTYPES[datatype])
 

@@ -17,6 +17,7 @@ import numpy as np
 from loadgen.records import LoadgenError, Message, Request, Wanted
 from loadgen.traffic.http_request import VARIABLE, Blob, HttpRequest, RawTensor, Value
 from loadgen.traffic.inputs import Fill
+from loadgen.traffic.lines import LinesError, text_lines
 from loadgen.units import show_bytes
 from loadgen.workload.fills import draw
 from loadgen.workload.fit import DTYPES
@@ -93,15 +94,17 @@ class _Files:
         return self._bytes[name]
 
     def lines(self, name: str) -> list[str]:
-        """Its lines that are not blank."""
+        """Its lines that are not empty."""
         if name not in self._lines:
             try:
-                text = self.read(name).decode("utf-8-sig")
+                lines = [line.decode() for line in text_lines(self.read(name)) if line]
             except UnicodeDecodeError as why:
                 raise LoadgenError(f"{self._where}: {name}: not UTF-8 text (byte {why.start})") from None
-            self._lines[name] = [line.rstrip("\r") for line in text.split("\n") if line.strip()]
+            except LinesError as why:
+                raise LoadgenError(f"{self._where}: {name}: {why}") from None
+            self._lines[name] = lines
         if not self._lines[name]:
-            raise LoadgenError(f"{self._where}: {name} has no line that is not blank")
+            raise LoadgenError(f"{self._where}: {name} has no line that is not empty")
         return self._lines[name]
 
 

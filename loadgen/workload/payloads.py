@@ -66,9 +66,8 @@ def build(
         given = stack(data, by_name, [chosen[mine] for chosen in rows], want.length, pad)
         length = given.length if want.length is None else want.length
         for _ in range(tries):
-            payload = Payload(
-                tuple(_tensor(slot, length, given, rng) for slot in slots), length, fitted.items
-            )
+            tensors = [_tensor(slot, length, given, rng) for slot in slots if not _left_out(slot, given)]
+            payload = Payload(tuple(tensors), length, fitted.items)
             if (mark := tuple(tensor.data for tensor in payload.tensors)) not in seen:
                 break
         seen.add(mark)
@@ -149,6 +148,11 @@ def _ready(slot: Slot, kind: Kind, fitted: Fit) -> Slot:
         )
     _, high = whole_range(slot.spec.datatype)
     return replace(slot, fill=Fill(integers=Integers(min=0, max=min(fitted.vocab_size - 1, high))))
+
+
+def _left_out(slot: Slot, given: Stack) -> bool:
+    """Whether the request's rows of a file do not have this input."""
+    return slot.given is not None and slot.spec.name not in given.tensors
 
 
 def _tensor(slot: Slot, length: int | None, given: Stack, rng: np.random.Generator) -> Tensor:

@@ -1,13 +1,13 @@
 """Texts of so many tokens, all of them different from their first words on, so that no cache on the way helps.
 
 With a tokenizer a text has exactly the tokens asked for when it is encoded again (special tokens not counted);
-without one a word counts as a token.  Random words, the same for the same seed.  It must not know models,
-protocols or requests; it reads files of the profile and never fetches anything.
+without one a word counts as a token.  Random words, the same for the same seed.  It reads files of the profile and
+never fetches anything.
 """
 
-import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Protocol
@@ -16,6 +16,9 @@ import numpy as np
 
 from loadgen.records import LoadgenError
 from loadgen.traffic.chat import PLACE, Prompts
+from loadgen.traffic.json_text import JsonError, decoded, lone_surrogate, parse_json
+from loadgen.traffic.lines import LinesError, text_lines
+from loadgen.traffic.words import near, show_value
 
 _TRIES = 20  # for one text to be different from all others
 _MENDS = 30  # for one text to have its tokens
@@ -185,41 +188,92 @@ def _counts(texts: list[str], tokenizer: Tokenizer | None) -> list[int]:
     return [len(encoded) for encoded in tokenizer.encode_batch(texts, add_special_tokens=False)]
 
 
-Prompt = str | list[dict[str, Any]]  # text, or messages of a chat
+_TURNS = "messages"  # the key of a chat's turns where a row has none of the profile's
 
 
-def read_prompts(prompts: Prompts, folder: Path) -> list[Prompt]:
-    """The prompts of a file; a relative path counts from `folder`.  Raises LoadgenError, naming file and line."""
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A text, or the messages of a chat; with the request fields that its row has beside it."""
+
+    content: str | list[dict[str, Any]]
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    where: str = ""  # file and line, for errors
+
+
+def read_prompts(prompts: Prompts, folder: Path, request_fields: Collection[str] = ()) -> list[Prompt]:
+    """The prompts of a file; a relative path counts from `folder`.
+
+    `request_fields` are the keys of a row that belong to its request.  Raises LoadgenError, naming file and line: also
+    for a key that is neither such a field nor among `prompts.send` and `prompts.ignore`.  An empty line is no prompt.
+    """
     path = folder / prompts.file
     try:
-        lines = path.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as why:
-        words = why.strerror if isinstance(why, OSError) else "it is no UTF-8 text"
-        raise LoadgenError(f"prompts {path}: {words}") from None
-    is_json = path.suffix.lower() in (".jsonl", ".ndjson")
-    found = [
-        _from_json(line, prompts.field, f"{path}:{number}") if is_json else line
-        for number, line in enumerate(lines, 1)
-        if line.strip()
-    ]
+        lines = text_lines(path.read_bytes())
+    except (OSError, LinesError) as why:
+        raise LoadgenError(f"prompts {path}: {why.strerror if isinstance(why, OSError) else why}") from None
+    allowed = {*request_fields, *prompts.send} - {*prompts.ignore}
+    found = []
+    for number, raw in enumerate(lines, 1):
+        where = f"{path}:{number}"
+        if raw.strip(b" \t") if prompts.is_json else raw:
+            text = _decoded(raw, where)
+            found.append(_from_json(text, prompts, allowed, where) if prompts.is_json else _line(text, where))
     if not found:
         raise LoadgenError(f"prompts {path}: there is no text in it")
     return found
 
 
-def _from_json(line: str, field: str, where: str) -> Prompt:
+def _decoded(raw: bytes, where: str) -> str:
     try:
-        row = json.loads(line)
-    except ValueError as why:
+        return decoded(raw)
+    except JsonError as why:
+        raise LoadgenError(f"prompts {where}: it is no UTF-8 text: {why}; save it as UTF-8") from None
+
+
+def _line(text: str, where: str) -> Prompt:
+    if "\0" in text:
+        raise LoadgenError(f"prompts {where}: a zero byte; is it UTF-16? Save it as UTF-8, or write .jsonl")
+    return Prompt(text, where=where)
+
+
+def _from_json(line: str, prompts: Prompts, allowed: Collection[str], where: str) -> Prompt:
+    try:
+        row = parse_json(line, finite=True)
+    except JsonError as why:
         raise LoadgenError(f"prompts {where}: no JSON: {why}") from None
-    value = row.get(field, row.get("messages")) if isinstance(row, dict) else row
+    if (half := lone_surrogate(row)) is not None:
+        raise LoadgenError(
+            f"prompts {where}: {show_value(half)} holds half a character, which has no UTF-8 form"
+        )
+    name = prompts.field or "prompt"
+    if isinstance(row, dict):
+        key = name if name in row else _TURNS
+        value = row.get(key)
+        fields = _fields(row, key, prompts, allowed, where)
+    else:
+        value, fields = row, {}
     if isinstance(value, str) and value:
-        return value
+        return Prompt(value, fields, where)
     if isinstance(value, list) and value and all(isinstance(turn, dict) and "role" in turn for turn in value):
-        return value
+        return Prompt(value, fields, where)
     raise LoadgenError(
-        f"prompts {where}: no text or messages under {field!r}; allowed: a text, or an object with {field!r}"
+        f"prompts {where}: no text or messages under {name!r}; allowed: a text, or an object with {name!r}"
     )
+
+
+def _fields(
+    row: Mapping[str, Any], key: str, prompts: Prompts, allowed: Collection[str], where: str
+) -> dict[str, Any]:
+    """The row's own request fields.  Raises LoadgenError for a key that would be dropped."""
+    if key not in row:
+        return {}  # refused by who asked
+    for name in row:
+        if name != key and name not in allowed and name not in prompts.ignore:
+            raise LoadgenError(
+                f"prompts {where}: the key {name!r} is no field of a request that is known here{near(name, allowed)}; "
+                f"write prompts: {{send: [{name}]}} to send it, or {{ignore: [{name}]}} to leave it out"
+            )
+    return {name: value for name, value in row.items() if name != key and name not in prompts.ignore}
 
 
 def pick_prompts(found: Sequence[Prompt], n: int, order: str, rng: np.random.Generator) -> list[Prompt]:

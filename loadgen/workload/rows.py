@@ -1,6 +1,6 @@
 """The rows of files that a kind's inputs are filled from, checked against its model before anything is sent.
 
-It must not know requests, pools or random values.
+Each row brings the inputs that it has: one that the model calls optional may be missing in some.
 """
 
 import math
@@ -16,7 +16,7 @@ from loadgen.traffic.profile import Kind
 from loadgen.traffic.words import near
 from loadgen.workload.entries import EntryError, Row, row_of
 from loadgen.workload.fit import WHOLES, FitError, axes, has_batch, is_token_input, item_bytes, model_number
-from loadgen.workload.tables import DataError, Rows, Table, read_table
+from loadgen.workload.tables import ABSENT, DataError, Rows, Table, read_table
 from loadgen.workload.tokens import load_tokenizer, token_ids
 
 _Place = Callable[[int], str]
@@ -26,16 +26,17 @@ _Place = Callable[[int], str]
 class Column:
     """The rows of one input: `at` gives one (or raises DataError), `where` its place in the file.
 
-    Rows of `tokens` are ids of one text each: they may be cut, joined and padded.  `row_bytes` is the most
+    `at` gives None for a row that leaves the input out.  Rows of `tokens` are ids of one text each: they may be cut, joined and padded.  `row_bytes` is the most
     that a row has, `mean_bytes` what it has on average.
     """
 
     n: int
-    at: Callable[[int], Row]
+    at: Callable[[int], Row | None]
     where: _Place
     row_bytes: int
     mean_bytes: float
     tokens: bool = False
+    partial: bool = False  # some rows leave the input out
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +93,7 @@ def read_data(kind: Kind, facts: ModelFacts, folder: Path) -> KindData:
     specs = {spec.name: spec for spec in facts.inputs}
     groups = []
     if kind.data is not None:
-        table = read_table(folder / kind.data.file)
+        table = read_table(folder / kind.data.file, (*specs, *(kind.data.columns or {}).values()))
         wanted = _joint(kind, specs, table)
         groups.append(_group(kind, facts, table, wanted, kind.data.order, _path(folder, kind.data.tokenizer)))
     for name, fill in kind.inputs.items():
@@ -132,7 +133,24 @@ def _joint(kind: Kind, specs: Mapping[str, TensorSpec], table: Table) -> dict[st
             if fill is not None and fill.law is not None:
                 raise FitError(f"{where}: input {name!r} is filled by inputs too; take one out")
             wanted[name] = (spec, table.column(mapped.get(name, name), asked=True))
+    _refuse_unread(kind, table, {mapped.get(name, name) for name in wanted}, specs)
     return wanted
+
+
+def _refuse_unread(kind: Kind, table: Table, read: set[str], specs: Mapping[str, TensorSpec]) -> None:
+    """Raises DataError for a column that fills no input and that the profile does not leave out in words."""
+    assert kind.data is not None  # noqa: S101 - asked for only then
+    for name in kind.data.ignore:
+        if name not in table.columns:
+            raise DataError(f"{table.path}: data.ignore: no column {name!r}{near(name, table.columns)}")
+    for name, rows in table.columns.items():
+        if name in read or name in kind.data.ignore:
+            continue
+        row = 0 if isinstance(rows, np.ndarray) else next(i for i, v in enumerate(rows) if v is not ABSENT)
+        raise DataError(
+            f"{table.where(row)}: column {name!r} fills no input of model {kind.model!r}{near(name, specs)}; its inputs: "
+            f"{', '.join(specs)}; map it (data: {{columns: {{INPUT: {name}}}}}) or leave it out (data: {{ignore: [{name}]}})"
+        )
 
 
 def _group(
@@ -151,16 +169,25 @@ def _group(
     columns = {}
     for name, (spec, rows) in wanted.items():
         binding = _Binding(kind, facts, spec)
-        if spec.datatype in WHOLES and not isinstance(rows, np.ndarray) and _is_text(rows[0]):
+        if isinstance(rows, np.ndarray):
+            columns[name] = binding.mapped(rows, table.where)
+            continue
+        there = [index for index, value in enumerate(rows) if value is not ABSENT]
+        if len(there) < len(rows):
+            told.setdefault("rows_without", {})[name] = len(rows) - len(there)
+        if spec.datatype in WHOLES and _is_text(rows[there[0]]):
             if tokenizer is None:
                 said = "is text, and the input takes token ids; add tokenizer: the folder of the model's tokenizer.json"
-                raise DataError(f"{table.where(0)}: input {name!r} {said}")
+                raise DataError(f"{table.where(there[0])}: input {name!r} {said}")
             columns[name], cut = binding.tokenised(rows, table.where, load_tokenizer(tokenizer))
             told["texts_cut"] = told.get("texts_cut", 0) + cut
-        elif isinstance(rows, np.ndarray):
-            columns[name] = binding.mapped(rows, table.where)
         else:
             columns[name] = binding.converted(rows, table.where)
+    if tokenizer is not None and not any(column.tokens for column in columns.values()):
+        raise DataError(
+            f"{table.path}: tokenizer {tokenizer.name!r} has nothing to do: no whole-number input is given as text; "
+            "take it out"
+        )
     return Group(columns, table.n, order, told)
 
 
@@ -182,14 +209,31 @@ class _Binding:
         self.vocab = model_number(facts, "vocab_size", where) if is_token else None
         self.longest = model_number(facts, "max_length", where) if is_token else None
 
-    def row(self, value: Any, where: _Place, index: int) -> Row:
-        """One row's value, converted and checked."""
+    def row(self, value: Any, where: _Place, index: int) -> Row | None:
+        """One row's value, converted and checked; None where the row has none and need not.  Raises DataError."""
+        if self.is_left_out(value, where, index):
+            return None
         try:
             row = row_of(value, self.spec.datatype, self.dims)
             self.check_tokens(row)
         except EntryError as why:
             raise DataError(f"{where(index)}: input {self.spec.name!r}: {why}") from None
         return row
+
+    def is_left_out(self, value: Any, where: _Place, index: int) -> bool:
+        """Whether a row lacks this input.  Raises DataError where the model needs it."""
+        if value is None and self.spec.optional:
+            raise DataError(
+                f"{where(index)}: input {self.spec.name!r} is null; leave its key out of the row to send none"
+            )
+        if value is not ABSENT:
+            return False
+        if not self.spec.optional:
+            raise DataError(
+                f"{where(index)}: input {self.spec.name!r} is missing in this row, and the model's configuration does not "
+                "call it optional; give every row one"
+            )
+        return True
 
     def check_tokens(self, row: Row) -> None:
         """Raises EntryError for token ids outside the vocabulary, and for more of them than the model takes."""
@@ -207,11 +251,11 @@ class _Binding:
 
     def mapped(self, array: Any, where: _Place) -> Column:
         """Rows of an array, each when it is used; the first now."""
-        self.row(array[0], where, 0)
+        self.row(array[0, ...], where, 0)
         values = math.prod(array.shape[1:])
         text = array.dtype.itemsize if self.spec.datatype == "BYTES" else 0
         size = values * (item_bytes(self.spec.datatype) + text)
-        return Column(len(array), lambda index: self.row(array[index], where, index), where, size, size)
+        return Column(len(array), lambda index: self.row(array[index, ...], where, index), where, size, size)
 
     def tokenised(self, texts: Sequence[Any], where: _Place, tokenizer: Any) -> tuple[Column, int]:
         """Texts as token ids, cut to what the model takes; also how many were cut."""
@@ -224,10 +268,14 @@ class _Binding:
         most = self.dims[0] if self.dims[0] != -1 else self.longest
         if self.longest is not None and most is not None:
             most = min(most, self.longest)
-        plain = [self._plain(text, where, index) for index, text in enumerate(texts)]
-        ids, cut = token_ids(tokenizer, plain, most)
-        rows = []
-        for index, row in enumerate(ids):
+        plain = {
+            index: self._plain(text, where, index)
+            for index, text in enumerate(texts)
+            if not self.is_left_out(text, where, index)
+        }
+        ids, cut = token_ids(tokenizer, list(plain.values()), most)
+        rows: list[Row | None] = [None] * len(texts)
+        for index, row in zip(plain, ids, strict=True):
             if not row:
                 raise DataError(
                     f"{where(index)}: input {name!r}: the text gives no token; allowed: at least one"
@@ -239,7 +287,7 @@ class _Binding:
                 raise DataError(
                     f"{where(index)}: input {name!r}: {why}; is it the model's own tokenizer?"
                 ) from None
-            rows.append(made)
+            rows[index] = made
         return _column(rows, where, tokens=True), cut
 
     def _plain(self, text: Any, where: _Place, index: int) -> str:
@@ -250,11 +298,14 @@ class _Binding:
                 said = f"not UTF-8 (byte {why.start}), which a tokenizer needs"
                 raise DataError(f"{where(index)}: input {self.spec.name!r}: {said}") from None
         if not isinstance(text, str):
-            said = "no text, as the first row is"
+            said = "no text, as rows before it are"
             raise DataError(f"{where(index)}: input {self.spec.name!r}: {said}; allowed: text in quotes")
         return text
 
 
-def _column(rows: list[Row], where: _Place, *, tokens: bool = False) -> Column:
-    sizes = [len(row.data) for row in rows]
-    return Column(len(rows), rows.__getitem__, where, max(sizes), sum(sizes) / len(sizes), tokens)
+def _column(rows: list[Row | None], where: _Place, *, tokens: bool = False) -> Column:
+    sizes = [len(row.data) for row in rows if row is not None]
+    mean = sum(sizes) / len(sizes)
+    return Column(
+        len(rows), rows.__getitem__, where, max(sizes), mean, tokens, partial=len(sizes) < len(rows)
+    )

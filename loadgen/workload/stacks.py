@@ -1,7 +1,4 @@
-"""Rows of files put together to the tensors of one request: stacked along the batch axis, token ids padded.
-
-It must not know files' formats, pools or random values.
-"""
+"""Rows of files put together to the tensors of one request: stacked along the batch axis, token ids padded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -33,7 +30,8 @@ def stack(
 ) -> Stack:
     """`picks`: for each group of `data` its rows of this request; `length`: the tokens a row shall have.
 
-    Raises DataError where rows of one batch have different shapes.
+    An input that all of them leave out is not among the tensors.  Raises DataError where rows of one batch have
+    different shapes or inputs.
     """
     tensors: dict[str, Row] = {}
     free: int | None = None
@@ -41,6 +39,8 @@ def stack(
     for group, chosen in zip(data.groups, picks, strict=True):
         for name, column in group.columns.items():
             slot = slots[name]
+            if _left_out(column, slot, chosen):
+                continue
             if column.tokens:
                 tensors[name], tokens = _token_rows(column, slot, chosen, length, pad)
             else:
@@ -50,10 +50,31 @@ def stack(
     return Stack(tensors, free if tokens is None else max(tokens), tokens)
 
 
+def _left_out(column: Column, slot: Slot, chosen: Sequence[int]) -> bool:
+    """Whether the rows of one batch lack this input.  Raises DataError where some do and some do not."""
+    if not column.partial:
+        return False
+    rows = chosen if slot.batched else chosen[:1]
+    lacking = [column.at(index) is None for index in rows]
+    if any(lacking) and not all(lacking):
+        at, other = rows[lacking.index(True)], rows[lacking.index(False)]
+        raise DataError(
+            f"{column.where(at)}: input {slot.spec.name!r} is missing, but another row of its batch "
+            f"({column.where(other)}) has it; allowed: the same inputs in a batch, or batch: 1"
+        )
+    return lacking[0]
+
+
+def _row(column: Column, index: int) -> Row:
+    row = column.at(index)
+    assert row is not None  # noqa: S101 - _left_out was asked before
+    return row
+
+
 def _same_rows(column: Column, slot: Slot, chosen: Sequence[int]) -> Row:
     if not slot.batched:
-        return column.at(chosen[0])
-    rows = [column.at(index) for index in chosen]
+        return _row(column, chosen[0])
+    rows = [_row(column, index) for index in chosen]
     for index, row in zip(chosen, rows, strict=True):
         if row.shape != rows[0].shape:
             raise DataError(
@@ -71,7 +92,7 @@ def _token_rows(
     unit = raw_numbers(np.array([pad]), datatype)
     chosen = chosen if slot.batched else chosen[:1]
     rows = [
-        column.at(index).data if length is None else _joined(column, index, length * len(unit))
+        _row(column, index).data if length is None else _joined(column, index, length * len(unit))
         for index in chosen
     ]
     tokens = tuple(len(row) // len(unit) for row in rows)
@@ -81,11 +102,12 @@ def _token_rows(
 
 
 def _joined(column: Column, index: int, size: int) -> bytes:
-    """A row and those that follow it in the file, cut at `size` bytes."""
+    """A row and those that follow it in the file, cut at `size` bytes; rows without this input are passed over."""
     parts: list[bytes] = []
     got = 0
     while got < size:
-        parts.append(column.at(index % column.n).data)
-        got += len(parts[-1])
+        if (row := column.at(index % column.n)) is not None:
+            parts.append(row.data)
+            got += len(row.data)
         index += 1
     return b"".join(parts)[:size]

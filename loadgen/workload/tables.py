@@ -1,20 +1,22 @@
 """Files of rows, read as they are: .npy (memory-mapped), .npz, .json, .jsonl, .txt.
 
-A table knows for each row where it stands in its file.  It must not know tensors, models or requests.
+A table knows for each row where it stands in its file, and which of its columns the row has.
 """
 
-import json
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from loadgen.records import LoadgenError
 from loadgen.traffic.data import DATA_FILES
+from loadgen.traffic.json_text import JsonError, decoded, parse_json
+from loadgen.traffic.lines import BOM, LinesError, check_line_ends, check_text, text_lines
 from loadgen.traffic.words import near, show_value
 from loadgen.units import show_bytes
 from loadgen.workload.entries import is_entry
@@ -22,6 +24,16 @@ from loadgen.workload.entries import is_entry
 MOST_BYTES = 2**30  # of a file that is read whole; an .npy of any size is mapped
 Rows = Sequence[Any] | npt.NDArray[Any]
 WHOLE = ""  # the column of rows that have no names
+_OF_DATA = "data"  # perf_analyzer's key for a file's rows
+
+
+class Absent(Enum):
+    """The type of ABSENT."""
+
+    ABSENT = 0
+
+
+ABSENT: Final = Absent.ABSENT  # stands in a column for a row that does not have it
 
 
 class DataError(LoadgenError):
@@ -52,16 +64,22 @@ class Table:
         raise DataError(f"{self.path}: no column {name!r}{near(name, known)}; allowed: {', '.join(known)}")
 
 
-def read_table(path: Path) -> Table:
-    """The rows of a file, by the end of its name.  Raises DataError."""
-    read = {".npy": _npy, ".npz": _npz, ".json": _json, ".jsonl": _jsonl, ".txt": _txt}[path.suffix.lower()]
+def read_table(path: Path, names: Collection[str] = ()) -> Table:
+    """The rows of a file, by the end of its name.  Raises DataError.
+
+    `names` are columns that rows may have, for an object that could be a single tensor too: {"data": [1, 2]}.
+    """
+    suffix = path.suffix.lower()
     try:
         size = path.stat().st_size
-        if path.suffix.lower() != ".npy" and size > MOST_BYTES:
+        if suffix != ".npy" and size > MOST_BYTES:
             raise DataError(
                 f"{path}: {show_bytes(size)}; allowed: {show_bytes(MOST_BYTES)}, or an .npy of any size"
             )
-        table = read(path)
+        if suffix in (".json", ".jsonl"):
+            table = (_json if suffix == ".json" else _jsonl)(path, names)
+        else:
+            table = {".npy": _npy, ".npz": _npz, ".txt": _txt}[suffix](path)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; a profile names files from its own folder") from None
     except IsADirectoryError:
@@ -105,6 +123,13 @@ def _member(path: Path, archive: Any, name: str) -> Any:
 
 def _arrays(path: Path, arrays: dict[str, Any]) -> Table:
     arrays = {name: np.atleast_1d(array) for name, array in arrays.items()}
+    for name, array in arrays.items():
+        if array.dtype.names is not None:
+            said = f"array {name!r} " if name else ""
+            raise DataError(
+                f"{path}: {said}has rows of named fields ({', '.join(array.dtype.names)}); save each field as an array "
+                "of an .npz"
+            )
     sizes = {name: len(array) for name, array in arrays.items()}
     if len(set(sizes.values())) > 1:
         told = ", ".join(f"{name} {size}" for name, size in sizes.items())
@@ -115,59 +140,78 @@ def _arrays(path: Path, arrays: dict[str, Any]) -> Table:
 
 def _txt(path: Path) -> Table:
     """A line ends with LF or CRLF; what is between is bytes of any kind."""
-    lines = path.read_bytes().removeprefix(b"\xef\xbb\xbf").split(b"\n")
-    if not lines[-1]:
-        lines.pop()
-    return Table(path, len(lines), {WHOLE: [line.removesuffix(b"\r") for line in lines]},
-                 lambda row: f"{path}:{row + 1}")  # fmt: skip
+    try:
+        lines = text_lines(path.read_bytes(), any_bytes=True)
+    except LinesError as why:
+        raise DataError(f"{path}: {why}") from None
+    return Table(path, len(lines), {WHOLE: lines}, lambda row: f"{path}:{row + 1}")
 
 
-def _jsonl(path: Path) -> Table:
+def _jsonl(path: Path, names: Collection[str]) -> Table:
     rows: list[Any] = []
     at: list[int] = []
     with path.open("rb") as file:
         for number, line in enumerate(file, 1):
-            if text := line.removeprefix(b"\xef\xbb\xbf").strip() if number == 1 else line.strip():
+            if number == 1:
+                _check_lines(path, line)
+            if text := line.removeprefix(BOM).strip() if number == 1 else line.strip():
                 rows.append(_parsed(text, f"{path}:{number}"))
                 at.append(number)
-    return _objects(path, rows, lambda row: f"{path}:{at[row]}")
+    return _objects(path, rows, lambda row: f"{path}:{at[row]}", names)
 
 
-def _json(path: Path) -> Table:
+def _check_lines(path: Path, first: bytes) -> None:
+    """`first` ends with LF, unless the file has none."""
+    try:
+        check_text(first)
+        check_line_ends(first)
+    except LinesError as why:
+        raise DataError(f"{path}: {why}") from None
+
+
+def _json(path: Path, names: Collection[str]) -> Table:
     """A list of rows, or {"data": [rows]} as perf_analyzer has it."""
-    value = _parsed(path.read_bytes().removeprefix(b"\xef\xbb\xbf"), str(path))
-    if isinstance(value, dict) and "data" in value and "shape" not in value:
-        value = value["data"]
+    raw = path.read_bytes()
+    _check_lines(path, raw[:2])
+    value = _parsed(raw.removeprefix(BOM), str(path))
+    if isinstance(value, dict) and _OF_DATA in value and "shape" not in value:
+        if unread := next((key for key in value if key != _OF_DATA), None):
+            raise DataError(
+                f'{path}: the key {unread!r} is not read; allowed beside "data": none; take it out'
+            )
+        value = value[_OF_DATA]
     if not isinstance(value, list):
         raise DataError(f'{path}: {show_value(value)}; allowed: a list of rows, or {{"data": [rows]}}')
-    return _objects(path, value, lambda row: f"{path}: row {row + 1}")
+    return _objects(path, value, lambda row: f"{path}: row {row + 1}", names)
 
 
 def _parsed(text: bytes, where: str) -> Any:
     try:
-        return json.loads(text.decode())
-    except json.JSONDecodeError as why:
-        at = f"line {why.lineno}, column {why.colno}" if b"\n" in text else f"column {why.colno}"
-        raise DataError(f"{where}: not JSON: {why.msg} at {at}") from None
-    except UnicodeDecodeError as why:
-        raise DataError(f"{where}: not UTF-8 (byte {why.start}); write bytes as {{b64: ...}}") from None
-    except (ValueError, RecursionError):
-        raise DataError(
-            f"{where}: not JSON that can be read: nested too deep, or a number too long"
-        ) from None
+        plain = decoded(text)
+    except JsonError as why:
+        raise DataError(f"{where}: {why}; write bytes as {{b64: ...}}") from None
+    try:
+        return parse_json(plain, exact=True)
+    except JsonError as why:
+        raise DataError(f"{where}: {why}") from None
 
 
-def _objects(path: Path, rows: list[Any], where: Callable[[int], str]) -> Table:
-    """Objects are rows of named columns, all with the columns of the first; anything else is a row itself."""
-    named = bool(rows) and isinstance(rows[0], dict) and not is_entry(rows[0])
-    if not named:
+def _objects(path: Path, rows: list[Any], where: Callable[[int], str], names: Collection[str]) -> Table:
+    """Objects are rows of named columns, each with those that it has; anything else is a row itself."""
+    named = [
+        isinstance(row, dict) and (not is_entry(row) or not row.keys().isdisjoint(names)) for row in rows
+    ]
+    if not any(named):
+        for index, row in enumerate(rows):
+            if isinstance(row, list) and any(isinstance(part, dict) and not is_entry(part) for part in row):
+                said = "a list of rows in place of a row (perf_analyzer's streams of steps)"
+                raise DataError(f"{where(index)}: {said}; allowed: its steps as rows of their own")
         return Table(path, len(rows), {WHOLE: rows}, where)
-    names = list(rows[0])
+    first = named.index(True)
+    columns = list(dict.fromkeys(name for row in rows if isinstance(row, dict) for name in row))
     for index, row in enumerate(rows):
         if not isinstance(row, dict):
             raise DataError(
-                f"{where(index)}: {show_value(row)}; allowed: an object with {', '.join(names)}, as the first row is"
+                f"{where(index)}: {show_value(row)}; allowed: an object of named columns, as in {where(first)}"
             )
-        if missing := next((name for name in names if name not in row), None):
-            raise DataError(f"{where(index)}: no column {missing!r}, which the first row has")
-    return Table(path, len(rows), {name: [row[name] for row in rows] for name in names}, where)
+    return Table(path, len(rows), {name: [row.get(name, ABSENT) for row in rows] for name in columns}, where)

@@ -523,3 +523,21 @@ def test_an_interrupt_keeps_the_streams_so_far(server, tmp_path):
     assert ran.total["counts"]["ok"] == ran.streaming["n"] == len(ran.streams) == len(ran.log) > 50
     assert ran.streaming["chunks"] == 5 * len(ran.log)
     assert ran.info["status"] == "interrupted"
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("distinct", [True, False])
+def test_the_report_says_how_many_different_inputs_were_sent(run, workers, distinct):
+    """Held against the bodies that the server got."""
+    kinds = {"k": kind(more=", distinct: all" if distinct else "", part=", system: You are brief.")}
+    phases = "[{name: w, warmup: true, open: {arrivals: uniform, rate: [{duration: 1s, at: 100/s}]}}, {name: a, open: {arrivals: uniform, rate: [{duration: 2s, at: 400/s}]}}]"
+    ran = run(kinds, phases, "--workers", workers)
+    (row,) = ran.summary["inputs"]
+    bodies = [json.dumps(entry["body"], sort_keys=True) for entry in ran.log if not entry["first"]]
+    assert len(bodies) == 900
+    assert row["kind"] == "k"
+    assert row["requests"] == 800
+    assert len(set(bodies)) == (900 if distinct else 512)
+    assert (row["distinct"], row["repeated"]) == ((800, 0) if distinct else (512, 388))
+    assert 0 < row["shared_prefix"]["share"] < 0.5
+    assert f"800 requests had {row['distinct']:,} distinct inputs" in " ".join(ran.answer.out.split())

@@ -60,7 +60,8 @@ def test_what_cannot_be_kept_to_is_refused(text, says):
 def test_a_file_that_is_none_is_refused(tmp_path):
     file = tmp_path / "inputs.yaml"
     for text, says in (
-        ("{", "cannot be read"),
+        ("{", "not YAML"),
+        ("inputs: []\noutput: a\noutput: b", "the key 'output' is given twice"),
         ("[]", "a list under 'inputs' is expected"),
         ("inputs: []\noutputs: [a]", "unknown key 'outputs'"),
         ("inputs: [{name: x}]", "name, dtype and dims are needed"),
@@ -70,7 +71,7 @@ def test_a_file_that_is_none_is_refused(tmp_path):
         with pytest.raises(InputError, match=says) as why:
             read_inputs([], file)
         assert "\n" not in str(why.value)
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="no such file"):
         read_inputs([], tmp_path / "none.yaml")
     with pytest.raises(InputError, match="described twice"):
         read_inputs(["x:FP32:batch", "x:FP32:batch"])

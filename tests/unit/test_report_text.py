@@ -251,3 +251,19 @@ def test_how_bursty_the_plan_was_is_one_line_a_phase_and_in_the_summary(tmp_path
         )
         == 1
     )
+
+
+def test_how_many_different_inputs_were_sent_is_in_the_text_and_on_the_page(tmp_path):
+    prefix = {"bytes": 600, "share": 0.45}
+    rows = [
+        {"kind": "k", "requests": 2000, "distinct": 512, "repeated": 1500, "shared_prefix": prefix},
+        {"kind": "all", "requests": 30, "distinct": 30, "repeated": 0, "shared_prefix": None},
+    ]
+    path = build(tmp_path / "run", steady(100), inputs=rows)
+    summary = summarise(path)
+    assert summary["inputs"] == rows
+    for text in (shown(summary), render(read_run(path), summary)):
+        words = " ".join(text.split())
+        assert "k: 2,000 requests had 512 distinct inputs, 75% repeated an earlier one" in words
+        assert "begin alike for 45% of their length" in words
+        assert "all: 30 requests had 30 distinct inputs, none was sent before" in words

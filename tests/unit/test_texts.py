@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
-from loadgen.lab.texts import build_texts, later_turns, prompt_count, text_facts
+from loadgen.lab.texts import build_texts, later_turns, prompt_count, prompt_remarks, text_facts
 from loadgen.records import LoadgenError, Wanted
 from loadgen.traffic.chat import Chat, Completion, Generate, Prompts
 
@@ -128,3 +128,73 @@ def test_a_length_or_prompts_but_not_both():
 def test_what_cannot_be_is_refused(given, says):
     with pytest.raises(ValidationError, match=says):
         Chat(**given)
+
+
+TOOLS = [{"type": "function", "function": {"name": "weather", "parameters": {"type": "object"}}}]
+IMAGE = [
+    {"type": "text", "text": "What?"},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+]
+
+
+def rows_of(folder, *rows):
+    (folder / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return Prompts(file="p.jsonl")
+
+
+def test_a_rows_own_request_fields_are_sent(tmp_path):
+    turns = [{"role": "user", "content": IMAGE}]
+    own = {
+        "tools": TOOLS,
+        "temperature": 0.7,
+        "max_tokens": 5,
+        "stop": ["x"],
+        "seed": 3,
+        "response_format": {"type": "json_object"},
+    }
+    prompts = rows_of(
+        tmp_path,
+        {"messages": turns, **own},
+        {"messages": turns},
+        {"messages": turns, "max_completion_tokens": 9},
+    )
+    part = Chat(prompts=prompts, temperature=0)
+    _, bodies = build(part, *[Wanted(None, 16)] * 3, folder=tmp_path)
+    assert bodies[0] == {
+        "model": "m", "messages": turns, "stream": True, "stream_options": {"include_usage": True}, **own,
+    }  # fmt: skip
+    assert (bodies[1]["max_tokens"], bodies[1]["temperature"], "tools" in bodies[1]) == (16, 0, False)
+    assert (bodies[2].get("max_tokens"), bodies[2]["max_completion_tokens"]) == (None, 9)
+    said = prompt_remarks("k", part, tmp_path, has_output=True)
+    assert [("temperature" in line, "max_tokens" in line, "1 of 3" in line) for line in said] == [
+        (True, False, True), (False, True, True), (False, False, True),
+    ]  # fmt: skip
+
+
+def test_extra_wins_over_a_rows_field_and_that_is_said(tmp_path):
+    part = Chat(prompts=rows_of(tmp_path, {"prompt": "a", "seed": 3, "top_p": 0.5}), extra={"seed": 7})
+    _, (body,) = build(part, Wanted(None), folder=tmp_path)
+    assert (body["seed"], body["top_p"]) == (7, 0.5)
+    (said,) = prompt_remarks("k", part, tmp_path, has_output=False)
+    assert "seed of 1 of 1 rows is not sent" in said
+
+
+def test_a_row_may_repeat_what_the_kind_says_and_not_contradict_it(tmp_path):
+    part = Chat(prompts=rows_of(tmp_path, {"prompt": "a", "model": "m", "stream": True}))
+    assert build(part, Wanted(None), folder=tmp_path)[1][0]["model"] == "m"
+    for row in ({"model": "other"}, {"stream": False}):
+        part = Chat(prompts=rows_of(tmp_path, {"prompt": "a"}, {"prompt": "a", **row}))
+        with pytest.raises(LoadgenError, match=rf"p\.jsonl:2: {next(iter(row))} is "):
+            build(part, *[Wanted(None)] * 2, folder=tmp_path)
+
+
+def test_rows_of_generate_have_fields_too(tmp_path):
+    rows = {"prompt": "a", "parameters": {"max_tokens": 3, "top_k": 2}}, {"prompt": "b", "stop_words": ["x"]}
+    part = Generate(
+        prompts=rows_of(tmp_path, *rows),
+        max_tokens_key="parameters.max_tokens",
+        extra={"parameters": {"x": 1}},
+    )
+    _, bodies = build(part, *[Wanted(None, 8)] * 2, folder=tmp_path)
+    assert bodies[0]["parameters"] == {"max_tokens": 3, "top_k": 2, "x": 1}
+    assert (bodies[1]["parameters"], bodies[1]["stop_words"]) == ({"x": 1, "max_tokens": 8}, ["x"])

@@ -235,10 +235,112 @@ def test_what_is_wrong_is_named_by_file_and_line(tmp_path, text, keys, said):
 def test_bytes_that_are_no_text_are_named_by_their_line(tmp_path):
     (tmp_path / "t.csv").write_bytes(b"t,in,note\n1,5,a\n2,6,\xff\n3,x,b\n")
     trace = {"file": "t.csv", "columns": {"time": "t", "input": "in"}, "unit": "s"}
-    with pytest.raises(TraceError, match=r"t\.csv:4: 'x' is no input"):
-        read_trace(Trace.model_validate(trace), tmp_path)
-    with pytest.raises(TraceError, match=r"t\.csv:3: is not UTF-8 text"):
-        read_trace(Trace.model_validate({**trace, "where": {"note": "a"}}), tmp_path)
+    for more in ({}, {"where": {"note": "a"}}):
+        with pytest.raises(TraceError, match=r"t\.csv:3: is not UTF-8 text"):
+            read_trace(Trace.model_validate({**trace, **more}), tmp_path)
+
+
+_CSV = "t,in,note\n1,5,a\n2,6,b\n"
+_PLAIN = {"columns": {"time": "t", "input": "in"}, "unit": "s"}
+_JSONL = '{"t": 1, "in": 5}\n{"t": 2, "in": 6}\n'
+_LOG = '1.1.1.1 - - [10/Oct/2000:13:55:36 -0700] "GET / HTTP/1.0" 200 23\n'
+_TALK = '[{"conversations": [{"from": "human", "value": "hi"}, {"from": "gpt", "value": "yes"}]}]'
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [(_CSV, _PLAIN), (_JSONL, _PLAIN), (_LOG, {}), (_TALK, {})],
+    ids=["csv", "jsonl", "log", "talk"],
+)
+def test_another_encoding_and_lines_of_cr_are_refused_by_name(tmp_path, text, keys):
+    trace = Trace.model_validate({"file": "x", **keys})
+    for raw, said in (
+        (text.encode("utf-16"), r"x: is UTF-16"),
+        (text.encode("utf-16-be"), r"x:1: a zero byte; is it UTF-16"),
+        (text.replace("\n", "\r").encode(), r"x: its lines end with CR alone"),
+    ):
+        (tmp_path / "x").write_bytes(raw)
+        if b"\r" in raw or "CR" not in said:
+            with pytest.raises(TraceError, match=said):
+                read_trace(trace, tmp_path)
+    (tmp_path / "x").write_bytes(b"\xef\xbb\xbf" + text.replace("\n", "\r\n").encode())
+    assert read_trace(trace, tmp_path).facts["rows_kept"] == max(text.count("\n") - (text is _CSV), 1)
+
+
+def test_latin_1_is_refused_by_line_wherever_it_stands(tmp_path):
+    for at, text in (
+        (1, _CSV.replace("note", "nöte")),
+        (3, _CSV.replace("b", "ö")),
+        (2, _JSONL.replace("6}", '6, "n": "ö"}')),
+    ):
+        (tmp_path / "x").write_bytes(text.encode("latin-1"))
+        with pytest.raises(TraceError, match=rf"x:{at}: is not UTF-8 text"):
+            read_trace(Trace.model_validate({"file": "x", **_PLAIN}), tmp_path)
+
+
+def test_a_key_given_twice_is_refused(tmp_path):
+    cases = (
+        (_JSONL + '{"t": 3, "in": 7, "in": 8}\n', _PLAIN, r"x:3: .*key 'in' is given twice"),
+        (_JSONL + '{"t": 3, "in": 7, "in": null}\n', _PLAIN, r"x:3: .*key 'in' is given twice"),
+        (
+            _TALK.replace('"value": "yes"', '"value": "yes", "value": "no"'),
+            {},
+            r"conversation 1: the key 'value'",
+        ),
+    )
+    for text, keys, said in cases:
+        (tmp_path / "x").write_text(text)
+        with pytest.raises(TraceError, match=said):
+            read_trace(Trace.model_validate({"file": "x", **keys}), tmp_path)
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_conditions_on_numbers_of_64_bits_are_exact(tmp_path, form):
+    ids = [2**53, 2**53 + 1, 2**53 + 2]
+    text = (
+        "t,in,id\n" + "".join(f"{at},5,{n}\n" for at, n in enumerate(ids))
+        if form == "csv"
+        else "".join(json.dumps({"t": at, "in": 5, "id": n}) + "\n" for at, n in enumerate(ids))
+    )
+    (tmp_path / "x").write_text(text)
+    rows = read_trace(Trace.model_validate({"file": "x", **_PLAIN, "where": {"id": [2**53 + 1]}}), tmp_path)
+    assert rows.facts["rows_kept"] == 1
+
+
+def test_columns_that_are_not_read_are_said(tmp_path):
+    (tmp_path / "x").write_text(_CSV)
+    assert read_trace(Trace.model_validate({"file": "x", **_PLAIN}), tmp_path).facts["columns_unread"] == [
+        "note"
+    ]
+    (tmp_path / "x").write_text(_JSONL + '{"t": 3, "in": 7, "tools": [{"in_it": 1}], "temperature": 0.5}\n')
+    facts = read_trace(Trace.model_validate({"file": "x", **_PLAIN}), tmp_path).facts
+    assert sorted(facts["columns_unread"]) == ["temperature", "tools"]
+    assert any("temperature" in said and "tools" in said for said in facts["said"])
+
+
+def test_what_of_a_conversation_is_not_replayed_is_said(tmp_path):
+    image = [{"type": "text", "text": "four letters"}, {"type": "image_url", "image_url": {"url": "x"}}]
+    talks = [
+        {
+            "messages": [{"role": "user", "content": image}, {"role": "assistant", "content": "yes"}],
+            "tools": [],
+        },
+        {
+            "messages": [
+                {"role": "user", "content": "one"},
+                {"role": "assistant", "content": "two"},
+                {"role": "user", "content": "three"},
+            ]
+        },
+    ]
+    (tmp_path / "x").write_text(json.dumps(talks))
+    rows = read_trace(Trace(file="x"), tmp_path)
+    assert rows.length.tolist() == [3, 1]
+    assert rows.facts["columns_unread"] == ["tools"]
+    assert sorted(rows.facts["changed"].values()) == [1, 1]
+    (tmp_path / "x").write_text(_TALK.replace("hi", "\\ud800"))
+    with pytest.raises(TraceError, match="conversation 1: holds half a character"):
+        read_trace(Trace(file="x"), tmp_path)
 
 
 def test_files_that_cannot_be_read(tmp_path):
@@ -246,6 +348,9 @@ def test_files_that_cannot_be_read(tmp_path):
         with pytest.raises(TraceError, match=said):
             read_trace(Trace(file=file), tmp_path)
     (tmp_path / "x").write_bytes(b"\x00\x01binary")
+    with pytest.raises(TraceError, match=r"x:1: a zero byte"):
+        read_trace(Trace(file="x"), tmp_path)
+    (tmp_path / "x").write_bytes(b"\x02\x01binary")
     with pytest.raises(TraceError, match=r"its format is not recognised .*allowed formats: azure, mooncake"):
         read_trace(Trace(file="x"), tmp_path)
     (tmp_path / "x").write_text(json.dumps({"a": 1}))

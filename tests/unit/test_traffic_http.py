@@ -50,6 +50,7 @@ def test_variables_are_found_anywhere_but_not_in_doubled_braces():
         ({"headers": {"Content-Length": "3"}}, "headers.Content-Length: not a header that can be set"),
         ({"headers": {"a b": "3"}}, "headers.a b: not a header that can be set"),
         ({"method": "get"}, "method: 'get' is not one of: GET, POST"),
+        ({"values": {"x": {"choice": ["a"]}}, "json": {}}, "values.x: the request does not use {x}"),
         ({"values": {"x": {}}}, "needs exactly one of integers, uniform, normal, text, choice, lines; given: none"),
         ({"values": {"x": {"choice": ["a"], "shape": [2]}}}, "a shape goes with integers, uniform or normal, not with choice"),
         ({"values": {"text": {"choice": ["a"]}}}, "values.text: is no name for a value"),
@@ -82,7 +83,7 @@ def test_lengths_and_what_uses_them_go_together():
     shape = {"values": {"x": {"normal": {"mean": 0, "sd": 1}, "shape": [2, "length"]}}}
     assert said(True, False, json="{x}", **shape) == []
     assert said(True, False, binary={"tensor": {"datatype": "FP32", "shape": ["length"]}}) == []
-    assert "take length out" in said(True, False, json={"t": "fixed"}, **shape)[0]  # x is not used
+    assert "take length out" in said(True, False, json={"t": "fixed"})[0]
     assert "give the kind one, e.g. length: 32" in said(False, False, text="{text}")[0]
     assert "give the kind one, e.g. output: 64" in said(False, False, path="/{output}")[0]
     assert "take output out" in said(False, True)[0]

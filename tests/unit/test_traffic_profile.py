@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from pydantic import BaseModel, ValidationError
 
 from loadgen.lab.kinds import make_kinds
@@ -134,6 +135,49 @@ def test_a_plain_http_kind_has_no_model_and_any_other_has_one():
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "says"),
+    [
+        ("{model: m, length: 3, chat: {temperature: 0, extra: {temperature: 1}}}", "chat.extra.temperature: is made by the kind"),
+        ("{model: m, length: 3, output: 5, chat: {extra: {max_tokens: 1}}}", "chat.extra.max_tokens: is what output says"),
+        ("{model: m, length: 3, completion: {extra: {prompt: x}}}", "completion.extra.prompt: is made by the kind"),
+        ("{model: m, length: 3, output: 5, generate: {max_tokens_key: p.m, extra: {p: {m: 3}}}}", "generate.extra.p.m: is what output says"),
+        ("{model: m, length: 3, chat: {think: 2s}}", "chat.think: is between turns"),
+        ("{model: m, length: 3, version: '2', completion: {}}", "version: does not go with completion"),
+        ("{model: m, chat: {prompts: {file: a.txt, field: x}}}", "chat.prompts.field: is of the rows of a .jsonl file"),
+        ("{model: m, chat: {prompts: {file: a.jsonl, send: [a], ignore: [a]}}}", "chat.prompts.ignore: 'a' is to be sent too"),
+        ("{model: m, data: {file: a.jsonl, ignore: [b], ingore: [c]}}", "data.ingore: unknown key (did you mean 'ignore'?)"),
+        ("{model: m, distinct: some}", "distinct: 'some' is not one of: all"),
+    ],
+)  # fmt: skip
+def test_what_would_be_dropped_is_an_error_with_the_keys_path(kind, says):
+    [line] = refused(f"kinds: {{k: {kind}}}\nphases: [{{name: load, closed: {{users: 1, requests: 1}}}}]")
+    assert line.startswith(f"p.yaml:1: kinds.k.{says}")
+
+
+@pytest.mark.parametrize(("char", "escape"), [("\x85", r"\N"), ("\u2028", r"\L"), ("\u2029", r"\P")])
+def test_characters_at_which_yaml_ends_a_line_are_written_as_escapes(char, escape):
+    """PyYAML makes a space of U+0085, and ends a comment at any of them."""
+    whole = "kinds: {k: {model: m, length: 3, chat: {system: %s}}}\nphases: [{name: l, closed: {users: 1, requests: 1}}]"
+    [line] = refused(whole % f'"a{char}b"')
+    assert (
+        line
+        == f"p.yaml:1: holds U+{ord(char):04X}, at which YAML ends a line; write it in double quotes as {escape}"
+    )
+    for text in (
+        whole % f'"a{escape}b"',
+        json.dumps(yaml.safe_load(whole % "S")).replace('"S"', f'"a{char}b"'),
+    ):
+        assert parse_profile(text, "p.yaml").kinds["k"].chat.system == f"a{char}b"
+
+
+def test_half_a_character_is_refused_by_its_path():
+    data = {"kinds": {"k": {"model": "m", "length": 3, "chat": {"system": "\ud800"}}}, "phases": []}
+    assert refused(json.dumps(data)) == [
+        r"p.yaml: kinds.k.chat.system: '\ud800' holds half a character, which has no UTF-8 form"
+    ]
+
+
 def test_it_keeps_its_text():
     profile = parse_profile(SMALL, "p.yaml")
     assert profile.text == SMALL
@@ -179,7 +223,7 @@ def test_json_is_a_profile_too():
     text = json.dumps(data, indent="\t").replace("10.0", "1e1")
     assert parse_profile(text, "j.json").kinds["k"].length.law.mean == 10.0
     assert refused('{"name": "a", "name": "b"}', "j.json") == [
-        "j.json: the key 'name' is given twice in one mapping; keep one"
+        "j.json: the key 'name' is given twice in one object; keep one"
     ]
 
 

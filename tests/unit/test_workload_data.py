@@ -6,6 +6,8 @@ from math import gcd
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from loadgen.records import LoadgenError, ModelFacts, TensorSpec, Wanted
@@ -17,6 +19,10 @@ from loadgen.workload.rows import read_data
 def kind(text):
     whole = f"name: t\nkinds:\n  k: {text}\nphases:\n  - {{name: p, closed: {{users: 1, requests: 1}}}}\n"
     return parse_profile(whole, "t.yaml").kinds["k"]
+
+
+def names(payload):
+    return [tensor.name for tensor in payload.tensors]
 
 
 def facts(*inputs, most=8, **parameters):
@@ -194,7 +200,7 @@ def test_joint_rows_stay_together(tmp_path):
     jsonl(tmp_path / "r.jsonl", *({"a": i, "b": f"row {i}", "extra": None} for i in range(50)))
     model = facts(("a", "INT32", (1,)), ("b", "BYTES", (1,)))
     for order in ("file", "random"):
-        got = made(f"{{model: m, data: {{file: r.jsonl, order: {order}}}}}", model, tmp_path)
+        got = made(f"{{model: m, data: {{file: r.jsonl, order: {order}, ignore: [extra]}}}}", model, tmp_path)
         rows = [
             (int(np.frombuffer(p.tensors[0].data, "<i4")[0]), p.tensors[1].data[4:].decode()) for p in got
         ]
@@ -207,13 +213,13 @@ def test_joint_columns_mapped_and_the_rest_by_law(tmp_path):
     jsonl(tmp_path / "r.jsonl", {"price": 1, "title": "x"}, {"price": 2, "title": "y"})
     model = facts(("a", "FP32", (1,)), ("noise", "FP32", (3,)))
     got = made(
-        "{model: m, data: {file: r.jsonl, columns: {a: price}}, inputs: {noise: {constant: 7}}}",
+        "{model: m, data: {file: r.jsonl, columns: {a: price}, ignore: [title]}, inputs: {noise: {constant: 7}}}",
         model,
         tmp_path,
     )
     assert firsts(got, "<f4") == [[1], [2]]
     assert got[0].tensors[1].data == np.full(3, 7, "<f4").tobytes()
-    given = kind("{model: m, data: {file: r.jsonl, columns: {a: price}}}")
+    given = kind("{model: m, data: {file: r.jsonl, columns: {a: price}, ignore: [title]}}")
     told = read_data(given, model, tmp_path).told(requests=1, batch=1)
     assert told == [{"file": f"{tmp_path}/r.jsonl", "inputs": ["a"], "order": "file", "columns": ["price", "title"],
                      "rows": 2, "rows_built": 1}]  # fmt: skip
@@ -265,8 +271,8 @@ def test_texts_follow_one_another_up_to_a_length(words):
         ({"x.jsonl": ""}, "{model: m, inputs: {x: {file: x.jsonl}}}", facts(("x", "FP32", (1,))), "x.jsonl: has no rows; allowed: at least one"),
         ({"x.jsonl": "1\n\n[2\n"}, "{model: m, inputs: {x: {file: x.jsonl}}}", facts(("x", "FP32", (1,))), "x.jsonl:3: not JSON: Expecting ',' delimiter at column 3"),
         ({"x.jsonl": '1\n"a"\n'}, "{model: m, inputs: {x: {file: x.jsonl}}}", facts(("x", "FP32", (1,))), "x.jsonl:2: input 'x': 'a' is no FP32; allowed: numbers"),
-        ({"x.jsonl": '{"a": 1}\n{"b": 2}\n'}, "{model: m, inputs: {x: {file: x.jsonl}}}", facts(("x", "FP32", (1,))), "x.jsonl:2: no column 'a', which the first row has"),
-        ({"x.jsonl": '{"a": 1}\n5\n'}, "{model: m, inputs: {x: {file: x.jsonl}}}", facts(("x", "FP32", (1,))), "x.jsonl:2: 5; allowed: an object with a, as the first row is"),
+        ({"x.jsonl": '{"a": 1}\n{"b": 2}\n'}, "{model: m, inputs: {x: {file: x.jsonl}}}", facts(("x", "FP32", (1,))), "x.jsonl: no column 'x'; allowed: a, b"),
+        ({"x.jsonl": '{"a": 1}\n5\n'}, "{model: m, inputs: {x: {file: x.jsonl}}}", facts(("x", "FP32", (1,))), "x.jsonl:2: 5; allowed: an object of named columns, as in x.jsonl:1"),
         ({"x.jsonl": "1\n70000\n"}, "{model: m, inputs: {x: {file: x.jsonl}}}", facts(("x", "FP16", (1,))), "x.jsonl:2: input 'x': 70000 is beyond FP16; allowed: -65504 to 65504"),
         ({"x.json": "5"}, "{model: m, inputs: {x: {file: x.json}}}", facts(("x", "FP16", (1,))), 'x.json: 5; allowed: a list of rows, or {"data": [rows]}'),
         ({"r.jsonl": '{"a": 1}\n'}, "{model: m, data: {file: r.jsonl}}", facts(("x", "FP32", (1,))), "r.jsonl: no column bears the name of an input of model 'm' (x); its columns: a; map them: data: {columns: {INPUT: COLUMN}}"),
@@ -314,3 +320,123 @@ def test_refused_by_the_profile(text, says):
     with pytest.raises(ProfileError) as caught:
         kind(text)
     assert says in str(caught.value)
+
+
+OPT = facts(("x", "FP32", (2,)), ("bias", "FP32", (1,), True), ("mode", "BYTES", (1,), True))
+
+
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+def test_each_row_brings_its_own_set_of_optional_inputs(tmp_path, form):
+    rows = [{"x": [1, 2]}, {"x": [3, 4], "bias": [5]}, {"mode": ["fast"], "x": [5, 6]}, {"x": [7, 8]}]
+    if form == "json":
+        (tmp_path / "d.json").write_text(json.dumps({"data": rows}))
+    else:
+        jsonl(tmp_path / "d.jsonl", *rows)
+    got = made(f"{{model: m, data: {{file: d.{form}}}}}", OPT, tmp_path)
+    assert [names(p) for p in got] == [["x"], ["x", "bias"], ["x", "mode"], ["x"]]
+    assert firsts(got, "<f4") == [[1, 2], [3, 4], [5, 6], [7, 8]]
+    assert np.frombuffer(got[1].tensors[1].data, "<f4").tolist() == [5]
+    assert got[2].tensors[1].data == b"\4\0\0\0fast"
+    told = read_data(kind(f"{{model: m, data: {{file: d.{form}}}}}"), OPT, tmp_path).told(4, 1)
+    assert told[0]["rows_without"] == {"bias": 3, "mode": 3}
+
+
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.sets(st.sampled_from(["bias", "mode"])), min_size=1, max_size=12), st.data())
+def test_any_mix_of_optional_inputs_is_sent_as_written(tmp_path, sets, data):
+    values = {"bias": [1.5], "mode": ["m"], "x": [1, 2]}
+    rows = [
+        {name: values[name] for name in data.draw(st.permutations(["x", *sorted(chosen)]))} for chosen in sets
+    ]
+    jsonl(tmp_path / "d.jsonl", *rows)
+    got = made("{model: m, data: {file: d.jsonl}}", OPT, tmp_path, n=len(rows))
+    assert [set(names(p)) for p in got] == [set(row) for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("rows", "text", "says"),
+    [
+        ([{"x": [1, 2]}, {"bias": [5]}], "{model: m, data: {file: d.jsonl}}", "d.jsonl:2: input 'x' is missing in this row"),
+        ([{"x": [1, 2]}, {"x": [3, 4], "bais": [5]}], "{model: m, data: {file: d.jsonl}}", "d.jsonl:2: column 'bais' fills no input of model 'm' (did you mean 'bias'?)"),
+        ([{"x": [1, 2], "bias": [1]}, {"x": [3, 4], "bias": None}], "{model: m, data: {file: d.jsonl}}", "d.jsonl:2: input 'bias' is null"),
+        ([{"x": [1, 2], "bias": [1]}, {"x": [3, 4]}], "{model: m, batch: 2, data: {file: d.jsonl}}", "d.jsonl:2: input 'bias' is missing, but another row of its batch (d.jsonl:1) has it"),
+        ([{"x": [1, 2]}], "{model: m, data: {file: d.jsonl, ignore: [label]}}", "d.jsonl: data.ignore: no column 'label'"),
+        ([{"x": [1, 2]}], "{model: m, data: {file: d.jsonl, tokenizer: t.json}}", "d.jsonl: tokenizer 't.json' has nothing to do"),
+    ],
+)  # fmt: skip
+def test_a_row_that_lacks_or_brings_too_much_is_named(tmp_path, rows, text, says):
+    jsonl(tmp_path / "d.jsonl", *rows)
+    assert refused(text, OPT, tmp_path).startswith(says)
+
+
+def test_tokens_come_and_go_by_row(words):
+    jsonl(words / "d.jsonl", {"x": 1}, {"x": 2, "input_ids": "one two"}, {"x": 3})
+    model = facts(("x", "FP32", (1,)), ("input_ids", "INT64", (-1,), True), vocab_size="8", max_length="6")
+    got = made("{model: m, data: {file: d.jsonl, tokenizer: .}}", model, words)
+    assert [names(p) for p in got] == [["x"], ["x", "input_ids"], ["x"]]
+    assert np.frombuffer(got[1].tensors[1].data, "<i8").tolist() == [1, 4, 5, 2]
+
+
+def test_an_input_may_be_called_data(tmp_path):
+    jsonl(tmp_path / "d.jsonl", {"data": [1, 2]}, {"data": [3, 4], "mask": [1]})
+    model = facts(("data", "FP32", (2,)), ("mask", "INT32", (1,), True))
+    got = made("{model: m, data: {file: d.jsonl}}", model, tmp_path)
+    assert [names(p) for p in got] == [["data"], ["data", "mask"]]
+
+
+def test_texts_of_one_number_a_row_keep_their_zero_bytes_or_are_refused(tmp_path):
+    """A row of a list of numpy texts is a scalar, which numpy cuts by itself."""
+    np.save(tmp_path / "s.npy", np.array([b"abc", b"a\0\0"]))
+    np.save(tmp_path / "v.npy", np.array([b"abc", b"a\0\0"]).view("V3"))
+    model = facts(("t", "BYTES", (1,)))
+    assert refused("{model: m, inputs: {t: {file: s.npy}}}", model, tmp_path).startswith(
+        "s.npy: row 2: input 't'"
+    )
+    got = made("{model: m, inputs: {t: {file: v.npy}}}", model, tmp_path)
+    assert [p.tensors[0].data for p in got] == [b"\3\0\0\0abc", b"\3\0\0\0a\0\0"]
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=5), st.booleans())
+@settings(deadline=None, max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whole_numbers_of_64_bits_come_through_json_digit_by_digit(tmp_path, values, real):
+    text = ", ".join(f"{value}.0" if real else str(value) for value in values)
+    (tmp_path / "x.json").write_text(f"[[{text}]]")
+    (got,) = made("{model: m, inputs: {x: {file: x.json}}}", facts(("x", "INT64", (len(values),))), tmp_path)
+    assert np.frombuffer(got.tensors[0].data, "<i8").tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("x.jsonl", b'{"x": 1}\n{"x": 2, "x": 3}\n', "x.jsonl:2: the key 'x' is given twice"),
+        ("x.json", b'{"data": [{"x": 1}], "validation_data": [{"y": 1}]}', "x.json: the key 'validation_data' is not read"),
+        ("x.json", b'{"data": [{"x": {"content": [1], "shape": [1], "dtype": "FP32"}}]}', "x.json: row 1: input 'x': keys content, shape, dtype"),
+        ("x.json", b'{"data": [[{"x": 1}, {"x": 2}], [{"x": 3}]]}', "x.json: row 1: a list of rows in place of a row"),
+        ("x.jsonl", b'{"x": 1}\n{"x": 1e400}\n', "x.jsonl:2: the number 1e400 is beyond FP64"),
+        ("x.jsonl", '{"x": 1}\n'.encode("utf-16"), "x.jsonl: is UTF-16"),
+        ("x.json", '[{"x": 1}]'.encode("utf-16"), "x.json: is UTF-16"),
+        ("x.jsonl", b'{"x": 1}\r{"x": 2}\r', "x.jsonl: its lines end with CR alone"),
+        ("x.txt", "1\n2\n".encode("utf-16"), "x.txt: is UTF-16"),
+        ("x.txt", b"1\r2\r", "x.txt: its lines end with CR alone"),
+        ("x.npy", np.array([(1.0,)], "f4,"), "x.npy: has rows of named fields (f0)"),
+    ],
+)  # fmt: skip
+def test_files_that_would_lose_something_are_refused(tmp_path, name, content, says):
+    if isinstance(content, bytes):
+        (tmp_path / name).write_bytes(content)
+    else:
+        np.save(tmp_path / name, content)
+    where = f"inputs: {{x: {{file: {name}}}}}" if name.endswith(("txt", "npy")) else f"data: {{file: {name}}}"
+    assert refused(f"{{model: m, {where}}}", facts(("x", "FP32", (1,))), tmp_path).startswith(says)
+
+
+_LINES = st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=6)
+
+
+@given(_LINES, st.booleans())
+@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_any_texts_written_as_jsonl_come_back_whole(tmp_path, texts, ascii_only):
+    whole = "".join(json.dumps(text, ensure_ascii=ascii_only) + "\n" for text in texts)
+    (tmp_path / "t.jsonl").write_bytes(whole.encode())
+    got = made("{model: m, inputs: {t: {file: t.jsonl}}}", facts(("t", "BYTES", (1,))), tmp_path)
+    assert [p.tensors[0].data[4:].decode() for p in got] == texts

@@ -120,11 +120,49 @@ def test_texts_of_json_are_utf8():
 
 def test_numpy_text():
     assert row_of(np.array(["ab", "中"]), "BYTES", (2,)).data == b"\2\0\0\0ab\3\0\0\0" + "中".encode()
-    assert row_of(np.array([b"ab", b""]), "BYTES", (2,)).data == b"\2\0\0\0ab\0\0\0\0"
-    assert (
-        refused(np.array([1]), "BYTES", (1,))
-        == "values of numpy type int64; allowed: text (numpy types S and U)"
-    )
+    assert row_of(np.array(["a", "中"], ">U9"), "BYTES", (2,)).data == b"\1\0\0\0a\3\0\0\0" + "中".encode()
+    assert row_of(np.array([b"ab", b"cd"]), "BYTES", (2,)).data == b"\2\0\0\0ab\2\0\0\0cd"
+    for value in (np.array([1]), np.array([(1, b"a")], "i4,S1"), np.array(["2020"], "M8[Y]")):
+        assert refused(value, "BYTES", (1,)).endswith("allowed: text (numpy types S, U and V)")
+
+
+@given(st.lists(st.binary(min_size=1, max_size=9), min_size=1, max_size=5))
+def test_bytes_of_one_width_are_sent_whole_or_refused(texts):
+    array = np.array(texts)
+    width = array.dtype.itemsize
+    padded = [text.ljust(width, b"\0") for text in texts]
+    whole = b"".join(struct.pack("<I", width) + text for text in padded)
+    assert row_of(array.view(f"V{width}"), "BYTES", (-1,)).data == whole
+    if any(text.endswith(b"\0") for text in padded):
+        assert refused(array, "BYTES", (-1,)).startswith(f"numpy type S{width} pads with zero bytes")
+    else:
+        assert row_of(array, "BYTES", (-1,)).data == whole
+
+
+_ENDS = [*(float(2**bits) for bits in (7, 8, 31, 32, 63, 64)), float("inf"), 300.0, -1.0, 0.5, float("nan")]
+
+
+@given(
+    st.lists(st.sampled_from(_ENDS) | st.floats(), min_size=1, max_size=4),
+    st.sampled_from(sorted(RANGES)),
+    st.sampled_from(["f8", "f4", "f2", ">f8"]),
+)
+def test_real_numbers_are_the_same_whole_ones_or_refused(values, datatype, dtype):
+    """2^63 is one more than INT64 holds, and the same real number as what it does hold."""
+    with np.errstate(over="ignore"):
+        array = np.array(values).astype(dtype)
+    low, high = RANGES[datatype]
+    given_ = array.astype(np.float64).tolist()
+    if all(value.is_integer() and low <= int(value) <= high for value in given_):
+        row = row_of(array, datatype, (-1,))
+        assert np.frombuffer(row.data, NUMPY[datatype]).tolist() == [int(value) for value in given_]
+    else:
+        refused(array, datatype, (-1,))
+
+
+def test_a_tensor_given_twice_is_refused():
+    assert refused({"b64": "AAAA", "content": ["x"]}, "BYTES", (1,)).startswith("keys b64, content; allowed")
+    assert refused({"data": [1], "content": [1]}, "FP32", (1,)).startswith("keys data, content; allowed")
 
 
 def test_numbers_as_base64_are_raw():

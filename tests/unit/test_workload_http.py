@@ -151,11 +151,13 @@ def test_forms(folder):
     [
         ({"binary": {"files": ["none.jpg"]}}, "none.jpg cannot be read: No such file or directory"),
         ({"json": "{q}", "values": {"q": {"lines": "a.jpg"}}}, "a.jpg: not UTF-8 text (byte 0)"),
-        ({"json": "{q}", "values": {"q": {"lines": "blank.txt"}}}, "blank.txt has no line that is not blank"),
+        ({"json": "{q}", "values": {"q": {"lines": "cr.txt"}}}, "cr.txt: its lines end with CR alone"),
+        ({"json": "{q}", "values": {"q": {"lines": "blank.txt"}}}, "blank.txt has no line that is not empty"),
     ],
 )
 def test_files_that_cannot_be_used_are_named(folder, http, said):
-    (folder / "blank.txt").write_text("\n  \n")
+    (folder / "cr.txt").write_bytes(b"a\rb\r")
+    (folder / "blank.txt").write_text("\n\n")
     with pytest.raises(LoadgenError) as caught:
         made(folder=folder, **http)
     assert said in str(caught.value)

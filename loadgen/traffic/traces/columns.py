@@ -60,14 +60,10 @@ def lengths(column: pa.Array, name: str) -> Ints:
     return values.astype(np.int64)
 
 
-def reals(column: pa.Array) -> Reals:
-    """Numbers; NaN where it is empty.  Raises BadValueError."""
-    numbers = _numbers(column, "no number")
-    return (
-        np.where(numbers == NONE, np.nan, numbers)
-        if numbers.dtype == np.int64
-        else numbers.astype(np.float64)
-    )
+def numbers(column: pa.Array) -> tuple[Ints | Reals, npt.NDArray[np.bool_]]:
+    """Numbers, whole ones of 64 bits exactly where all are whole, and where there is one.  Raises BadValueError."""
+    values = _numbers(column, "no number")
+    return values, values != NONE if values.dtype == np.int64 else ~np.isnan(values)
 
 
 def _numbers(column: pa.Array, what: str) -> npt.NDArray[np.int64] | Reals:

@@ -9,13 +9,14 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 
 from loadgen.traffic.traces.layouts import delimiter_of, header_of
-from loadgen.traffic.traces.source import BLOCK_BYTES, Batch, Source, TraceError, too_long
+from loadgen.traffic.traces.source import BLOCK_BYTES, Batch, Source, TraceError, check_utf8, too_long
 from loadgen.traffic.words import near
 
 
 def read_csv(source: Source, needed: Sequence[str], block_bytes: int = BLOCK_BYTES) -> Iterator[Batch]:
     """The needed columns as text, empty cells as null.  Raises TraceError, with the line."""
     head = source.head()
+    check_utf8(source.name, 1, head.partition(b"\n")[0])
     header, delimiter = [name.strip() for name in header_of(head)], delimiter_of(head)
     check_columns(source, needed, header)
     parse = pcsv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
@@ -26,7 +27,9 @@ def read_csv(source: Source, needed: Sequence[str], block_bytes: int = BLOCK_BYT
         null_values=[""],
     )
     any_row = False
+    others = [name for name in header if name not in needed]
     for line, block in _records(source, block_bytes):
+        check_utf8(source.name, line, block)
         read = pcsv.ReadOptions(use_threads=False, block_size=len(block) + 1, column_names=header)
         place = _placer(source.name, line, block, delimiter)
         try:
@@ -34,7 +37,8 @@ def read_csv(source: Source, needed: Sequence[str], block_bytes: int = BLOCK_BYT
         except pa.ArrowInvalid as why:
             raise TraceError(_fault(source.name, line, block, delimiter, len(header), str(why))) from None
         any_row = any_row or table.num_rows > 0
-        yield Batch({name: table.column(name).combine_chunks() for name in needed}, table.num_rows, place)
+        columns = {name: table.column(name).combine_chunks() for name in needed}
+        yield Batch(columns, table.num_rows, place, others=others)
     if not any_row:
         raise TraceError(f"{source.name}: has a header and no rows")
 
@@ -79,11 +83,6 @@ def _placer(name: str, line: int, block: bytes, delimiter: str) -> Callable[[int
 
 
 def _fault(name: str, line: int, block: bytes, delimiter: str, width: int, said: str) -> str:
-    try:
-        block.decode()
-    except UnicodeDecodeError as why:
-        at = line + block.count(b"\n", 0, why.start)
-        return f"{name}:{at}: is not UTF-8 text"
     for at, cells in _rows(line, block, delimiter):
         if len(cells) != width:
             return f"{name}:{at}: {len(cells)} cells where the header has {width}"

@@ -4,16 +4,19 @@ Keys that are not needed (lists of hashes) are skipped, not built.
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.json as pjson
 
-from loadgen.traffic.traces.source import BLOCK_BYTES, Batch, Source, TraceError
+from loadgen.traffic.json_text import JsonError, parse_json
+from loadgen.traffic.traces.source import BLOCK_BYTES, Batch, Source, TraceError, check_utf8
 from loadgen.traffic.words import near
 
 _Types = Mapping[str, pa.DataType]
+_KEY = re.compile(rb'"([^"\\]{1,60})"\s*:')
 
 
 def read_jsonl(
@@ -21,16 +24,31 @@ def read_jsonl(
 ) -> Iterator[Batch]:
     """The needed keys, null where a row lacks one; some row must have each of `must`.  Raises TraceError."""
     seen, keys = set[str](), set[str]()
+    names: dict[bytes, bool] = {}
     for first_line, block in source.blocks(block_bytes):
         lines = [number for number, line in enumerate(block.split(b"\n"), first_line) if line.strip()]
         if not lines:
             continue
+        check_utf8(source.name, first_line, block)
         columns = _fast(block, needed, len(lines)) or _slow(source.name, first_line, block, needed, keys)
+        _learn_names(block, names)
         seen |= {name for name, column in columns.items() if column.null_count < len(column)}
-        yield Batch(columns, len(lines), _placer(source.name, lines))
+        others = [name for key, is_key in names.items() if is_key and (name := key.decode()) not in needed]
+        yield Batch(columns, len(lines), _placer(source.name, lines), others=others)
     for name in must:
         if name not in seen:
             raise TraceError(f"{source.name}: no row has the key {name!r}{near(name, keys or _keys(source))}")
+
+
+def _learn_names(block: bytes, names: dict[bytes, bool]) -> None:
+    """Names that stand before a colon, each with whether it is a key of the first row that has it."""
+    for name in set(_KEY.findall(block)) - names.keys():
+        at = block.find(b'"%b"' % name)
+        line = block[block.rfind(b"\n", 0, at) + 1 :].split(b"\n", 1)[0]
+        try:
+            names[name] = name.decode() in json.loads(line)
+        except ValueError:  # is told by who reads the row
+            names[name] = False
 
 
 def _placer(name: str, lines: Sequence[int]) -> Callable[[int], str]:
@@ -60,10 +78,19 @@ def _fast(block: bytes, needed: Sequence[str], rows: int) -> dict[str, pa.Array]
             table = _parsed(block, types)
         except pa.ArrowInvalid:
             continue
-        if table.num_rows != rows:
+        columns = {name: table.column(name).combine_chunks() for name in needed}
+        if table.num_rows != rows or any(_is_repeated(block, *column) for column in columns.items()):
             return None
-        return {name: table.column(name).combine_chunks() for name in needed}
+        return columns
     return None
+
+
+def _is_repeated(block: bytes, name: str, column: pa.Array) -> bool:
+    """Whether a key may stand twice in a row, where pyarrow takes the last: it stands there more often than it has values."""
+    key = json.dumps(name, ensure_ascii=False).encode()
+    nulls = len(re.findall(re.escape(key) + rb"\s*:\s*null", block)) if column.null_count else 0
+    there: int = len(column) - column.null_count + nulls
+    return block.count(key) > there
 
 
 _TYPES = {type(None): pa.int64(), int: pa.int64(), float: pa.float64(), str: pa.string(), bool: pa.bool_()}
@@ -85,10 +112,9 @@ def _slow(name: str, line: int, block: bytes, needed: Sequence[str], keys: set[s
         if not text.strip():
             continue
         try:
-            row = json.loads(text)
-        except (ValueError, RecursionError) as why:
-            said = why.msg if isinstance(why, json.JSONDecodeError) else str(why)
-            raise TraceError(f"{name}:{number}: not a line of JSON: {' '.join(said.split())[:120]}") from None
+            row = parse_json(text)
+        except JsonError as why:
+            raise TraceError(f"{name}:{number}: not a line of JSON: {why}") from None
         if not isinstance(row, dict):
             raise TraceError(f"{name}:{number}: {type(row).__name__} where an object, {{...}}, is needed")
         keys |= row.keys()

@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from loadgen.traffic.lines import BOM
 from loadgen.traffic.trace import Columns, Format, Seam, Trace, Unit
-from loadgen.traffic.traces.source import BOM, Source, TraceError
+from loadgen.traffic.traces.source import PARQUET, Source, TraceError
 
 _TOKENS = {"input": "input_length", "output": "output_length"}
 _BAILIAN_KEYS = {"chat_id", "parent_chat_id", "type", "turn"}
@@ -80,7 +81,7 @@ def layout_of(trace: Trace, source: Source) -> tuple[Layout, str]:
 
 def recognise(head: bytes, name: str) -> Format:
     """Which known format the first bytes of a file belong to.  Raises TraceError."""
-    if head.startswith(b"PAR1"):
+    if head.startswith(PARQUET):
         raise TraceError(
             f"{name}: a Parquet file; name its columns: {{time: ..., input: ...}} and the time's unit"
         )
@@ -109,7 +110,10 @@ def recognise(head: bytes, name: str) -> Format:
 def header_of(text: bytes) -> Sequence[str]:
     """The names of a CSV's columns, as its first line has them."""
     line = text.removeprefix(BOM).split(b"\n", 1)[0].decode(errors="replace").rstrip("\r")
-    return next(csv.reader(io.StringIO(line), delimiter=delimiter_of(text)), [])
+    try:
+        return next(csv.reader(io.StringIO(line, newline=""), delimiter=delimiter_of(text)), [])
+    except csv.Error:  # a line that is longer than any header
+        return []
 
 
 def delimiter_of(text: bytes) -> str:
@@ -119,7 +123,7 @@ def delimiter_of(text: bytes) -> str:
 
 
 def _container(head: bytes) -> Format:
-    if head.startswith(b"PAR1"):
+    if head.startswith(PARQUET):
         return "parquet"
     return "jsonl" if head.removeprefix(BOM).lstrip().startswith(b"{") else "csv"
 

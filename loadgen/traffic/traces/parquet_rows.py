@@ -17,10 +17,10 @@ def read_parquet(source: Source, needed: Sequence[str]) -> Iterator[Batch]:
     try:
         with pq.ParquetFile(source.path) as file:
             check_columns(source, needed, file.schema_arrow.names)
-            past = 0
+            past, others = 0, [name for name in file.schema_arrow.names if name not in needed]
             for batch in file.iter_batches(_ROWS, columns=list(needed)):
                 columns = {name: _plain(batch.column(name)) for name in needed}
-                yield Batch(columns, batch.num_rows, _placer(source.name, past))
+                yield Batch(columns, batch.num_rows, _placer(source.name, past), others=others)
                 past += batch.num_rows
     except (pa.ArrowInvalid, OSError) as why:
         raise TraceError(f"{source.name}: not Parquet: {' '.join(str(why).split())[:200]}") from None

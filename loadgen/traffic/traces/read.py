@@ -95,6 +95,7 @@ class _Reading:
         self.sieve = Sieve(trace, layout.columns.input, layout.columns.output, layout.format == "sharegpt")
         self.read = 0
         self.unread = 0  # lines that are no rows
+        self.others: dict[str, None] = {}  # columns that nothing is read of, in their order
         self.kept = 0
         self.stopped = ""  # why the rest of the file was not read
         self._timed: bool | None = None if layout.columns.time else False
@@ -104,11 +105,15 @@ class _Reading:
         """False when the rest of the file need not be read."""
         trace = self.trace
         self.unread += batch.unread
+        self.others |= dict.fromkeys(batch.others)
         low = min(max(trace.skip - self.read, 0), batch.rows)
         high = batch.rows if trace.first is None else min(trace.skip + trace.first - self.read, batch.rows)
         self.read += high
         if low:
             self.sieve.dropped["skip"] += low
+        for said, rows in batch.notes.items():
+            if n := sum(rows[low:high]):
+                self.sieve.changed[said] += n
         columns = {name: column.slice(low, high - low) for name, column in batch.columns.items()}
         try:
             more = self._rows(columns, high - low)
@@ -192,7 +197,7 @@ class _Reading:
         facts = facts_of(
             trace, self.layout, self.source, how, read=self.read + self.unread, kept=self.kept, stopped=self.stopped,
             sieve=self.sieve, timeline=self.timeline, trace_span_ns=span_ns, due_ns=due_ns,
-            gaps_cut=cut, gaps_cut_ns=cut_ns,
+            gaps_cut=cut, gaps_cut_ns=cut_ns, others=list(self.others),
         )  # fmt: skip
         return TraceRows(
             due_ns=due_ns,

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from loadgen.traffic.trace import Condition, KindsOf, Trace
-from loadgen.traffic.traces.columns import BadValueError, Ints, lengths, reals, texts
+from loadgen.traffic.traces.columns import BadValueError, Ints, lengths, numbers, texts
 
 MOST_TOKENS = 10**7
 Mask = npt.NDArray[np.bool_]
@@ -97,13 +97,11 @@ def holds(column: pa.Array, condition: Condition) -> Mask:
     """Where a column meets a condition; an empty cell meets none.  Raises BadValueError."""
     passes = np.zeros(len(column), dtype=np.bool_)
     if condition.any_of is None:
-        values = reals(column)
-        low, high = (
-            -np.inf if condition.min is None else condition.min,
-            np.inf if condition.max is None else condition.max,
-        )
-        return (values >= low) & (values <= high)
-    numbers = [
+        values, there = numbers(column)
+        if condition.min is not None:
+            there &= values >= condition.min
+        return there if condition.max is None else there & (values <= condition.max)
+    asked = [
         value for value in condition.any_of if isinstance(value, int | float) and not isinstance(value, bool)
     ]
     words = [str(value).lower() if isinstance(value, bool) else value for value in condition.any_of]
@@ -111,8 +109,10 @@ def holds(column: pa.Array, condition: Condition) -> Mask:
     if words:
         found = pc.is_in(texts(column), value_set=pa.array(words, pa.string()))
         passes |= np.asarray(found, dtype=np.bool_)
-    if numbers:
-        passes |= np.isin(_loose(column) if words else reals(column), numbers)
+    if asked:
+        values, there = (_loose(column), passes | True) if words else numbers(column)
+        for value in asked:
+            passes |= there & (values == value)
     return passes
 
 

@@ -1,17 +1,18 @@
 """Conversations without times: ShareGPT's `conversations` of from/value, or `messages` of role/content.
 
-A row is the first exchange of a conversation: what the human says first, and the answer to it.  Read as one
-JSON list of any size or as one object a line, an object at a time.
+A row is the first exchange of a conversation: what the human says first, and the answer to it; only its lengths are
+replayed.  Read as one JSON list of any size or as one object a line, an object at a time.
 """
 
 import codecs
 import json
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
+from loadgen.traffic.json_text import JsonError, unique
 from loadgen.traffic.traces.source import BLOCK_BYTES, MOST_LINE_BYTES, Batch, Source, TraceError
 
 Count = Callable[[str], int]
@@ -20,11 +21,23 @@ _ANSWERS = {"gpt", "assistant", "chatgpt", "bing", "bard"}
 _ROWS = 4096
 _BETWEEN = " \t\r\n,[]"  # what may stand between two conversations
 BYTES_A_TOKEN = 4
+_EXCHANGE = 2  # turns
+_READ = {"conversations", "messages", "id"}
+
+
+class _Row(NamedTuple):
+    """Tokens of an exchange, None where there is none, and what of the conversation is left out."""
+
+    input: int | None
+    output: int | None
+    more_turns: bool
+    other_blocks: bool
+    keys: frozenset[str]
 
 
 def estimate(text: str) -> int:
     """Tokens of a text when no tokenizer is given: UTF-8 bytes / 4, rounded up; 0 for none."""
-    return -(-len(text.encode(errors="surrogatepass")) // BYTES_A_TOKEN)
+    return -(-len(text.encode()) // BYTES_A_TOKEN)
 
 
 def tokenizer(path: Path) -> Count:
@@ -44,10 +57,14 @@ def tokenizer(path: Path) -> Count:
 
 def read_sharegpt(source: Source, count: Count, block_bytes: int = BLOCK_BYTES) -> Iterator[Batch]:
     """`input` and `output` in tokens; null where a conversation has no exchange.  Raises TraceError."""
-    rows: list[tuple[int | None, int | None]] = []
+    rows: list[_Row] = []
     past = 0
     for item in _items(source, block_bytes):
-        rows.append(_exchange(item, count))
+        try:
+            rows.append(_exchange(item, count))
+        except UnicodeEncodeError:
+            where = f"{source.name}: conversation {past + len(rows) + 1}"
+            raise TraceError(f"{where}: holds half a character, which has no UTF-8 form") from None
         if len(rows) == _ROWS:
             yield _batch(source, rows, past)
             past, rows = past + len(rows), []
@@ -57,29 +74,53 @@ def read_sharegpt(source: Source, count: Count, block_bytes: int = BLOCK_BYTES) 
         raise TraceError(f"{source.name}: no conversation in it")
 
 
-def _batch(source: Source, rows: list[tuple[int | None, int | None]], past: int) -> Batch:
+def _batch(source: Source, rows: list[_Row], past: int) -> Batch:
     columns = {
-        name: pa.array([row[at] for row in rows], pa.int64()) for at, name in enumerate(("input", "output"))
+        name: pa.array([getattr(row, name) for row in rows], pa.int64()) for name in ("input", "output")
     }
-    return Batch(columns, len(rows), lambda row: f"{source.name}: conversation {past + row + 1}")
+    notes = {
+        "only its first exchange is replayed, its other turns are not": [row.more_turns for row in rows],
+        "images and other blocks that are no text are not counted in its length": [
+            row.other_blocks for row in rows
+        ],
+    }
+    return Batch(
+        columns,
+        len(rows),
+        lambda row: f"{source.name}: conversation {past + row + 1}",
+        notes=notes,
+        others=sorted(set().union(*(row.keys for row in rows)) - _READ),
+    )
 
 
-def _exchange(item: Mapping[str, Any], count: Count) -> tuple[int | None, int | None]:
+def _exchange(item: Mapping[str, Any], count: Count) -> _Row:
     turns = item.get("conversations", item.get("messages"))
+    turns = [turn for turn in turns if isinstance(turn, dict)] if isinstance(turns, list) else []
     asked: str | None = None
-    for turn in turns if isinstance(turns, list) else ():
-        if not isinstance(turn, dict):
-            continue
-        who, text = turn.get("from", turn.get("role")), turn.get("value", turn.get("content"))
-        if asked is None and who in _ASKS and isinstance(text, str):
-            asked = text
-        elif asked is not None and who in _ANSWERS and isinstance(text, str):
-            return count(asked), count(text)
-    return None, None
+    blocks = 0
+    for turn in turns:
+        who = turn.get("from", turn.get("role"))
+        text, others = _text(turn.get("value", turn.get("content")))
+        if asked is None and who in _ASKS and text is not None:
+            asked, blocks = text, others
+        elif asked is not None and who in _ANSWERS and text is not None:
+            more = len(turns) > _EXCHANGE
+            return _Row(count(asked), count(text), more, blocks + others > 0, frozenset(item))
+    return _Row(None, None, more_turns=False, other_blocks=False, keys=frozenset(item))
+
+
+def _text(content: Any) -> tuple[str | None, int]:
+    """The text of a turn, and how many typed blocks of it are none."""
+    if not isinstance(content, list):
+        return (content, 0) if isinstance(content, str) else (None, 0)
+    texts = [
+        block["text"] for block in content if isinstance(block, dict) and isinstance(block.get("text"), str)
+    ]
+    return "".join(texts), len(content) - len(texts)
 
 
 def _items(source: Source, block_bytes: int) -> Iterator[Mapping[str, Any]]:
-    decoder, text, done = json.JSONDecoder(), "", 0
+    decoder, text, done = json.JSONDecoder(object_pairs_hook=unique), "", 0
     wanted = 1  # characters to have before the next try, so that a long object is not parsed over and over
     utf8 = codecs.getincrementaldecoder("utf-8-sig")()
     with source.stream() as stream:
@@ -102,6 +143,8 @@ def _items(source: Source, block_bytes: int) -> Iterator[Mapping[str, Any]]:
                         raise TraceError(f"{source.name}: {said}") from None
                     wanted = 2 * (len(text) - at)
                     break
+                except JsonError as why:
+                    raise TraceError(f"{source.name}: conversation {done + 1}: {why}") from None
                 if not isinstance(item, dict):
                     raise TraceError(f"{source.name}: conversation {done + 1} is no object, {{...}}")
                 yield item

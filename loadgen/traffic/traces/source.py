@@ -1,24 +1,25 @@
 """A trace's file as a stream of bytes: opened, uncompressed, cut into blocks of whole lines, hashed.
 
-Nothing here holds more than a block.  It must not know any format.
+Nothing here holds more than a block.
 """
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 from loadgen.records import LoadgenError
+from loadgen.traffic.lines import BOM, LinesError, check_line_ends, check_text
 from loadgen.units import show_bytes
 
 BLOCK_BYTES = 1 << 20
 MOST_LINE_BYTES = 64 << 20
 HEAD_BYTES = 256 << 10  # what a format is recognised by
-BOM = b"\xef\xbb\xbf"
+PARQUET = b"PAR1"
 _MAGIC = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 
 
@@ -30,13 +31,16 @@ class TraceError(LoadgenError):
 class Batch:
     """Some rows in file order: arrays of equal length by column name; `where(i)` names the place of row i.
 
-    `unread`: lines among them that are no rows of the format.
+    `unread`: lines among them that are no rows of the format.  `notes`: what of some rows is not replayed, with which
+    those are.  `others`: names of columns that are not read.
     """
 
     columns: Mapping[str, pa.Array]
     rows: int
     where: Callable[[int], str]
     unread: int = 0
+    notes: Mapping[str, Sequence[bool]] = field(default_factory=dict)
+    others: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +66,20 @@ class Source:
             raise TraceError(f"{self.name}: cannot be read: {' '.join(what.split())[:200]}") from None
 
     def head(self) -> bytes:
-        """The first bytes, uncompressed."""
+        """The first bytes, uncompressed.  Raises TraceError when they are text in another encoding, or lines of CR."""
         with self.stream() as stream:
             head: bytes = stream.read(HEAD_BYTES)
+        if head.startswith(PARQUET):
+            return head
+        try:
+            check_text(head)
+            if not head.removeprefix(BOM).lstrip().startswith(b"["):  # one JSON list has no lines
+                check_line_ends(head)
+        except LinesError as why:
+            raise TraceError(f"{self.name}: {why}") from None
+        if (at := head.find(b"\0")) >= 0:
+            line = head.count(b"\n", 0, at) + 1
+            raise TraceError(f"{self.name}:{line}: a zero byte; is it UTF-16? Save it as UTF-8")
         return head
 
     def blocks(self, block_bytes: int = BLOCK_BYTES) -> Iterator[tuple[int, bytes]]:
@@ -90,6 +105,15 @@ class Source:
         """Of the file as it lies there, compressed or not."""
         with self.path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def check_utf8(name: str, line: int, block: bytes) -> None:
+    """Raises TraceError when a block, whose first line is this one, is not UTF-8."""
+    try:
+        block.decode()
+    except UnicodeDecodeError as why:
+        at = line + block.count(b"\n", 0, why.start)
+        raise TraceError(f"{name}:{at}: is not UTF-8 text; save it as UTF-8") from None
 
 
 def too_long(held: bytes) -> bool:

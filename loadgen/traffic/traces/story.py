@@ -12,6 +12,7 @@ from loadgen.traffic.traces.timeline import Timeline, fullest
 from loadgen.units import show_ns
 
 _SHOWN_SEAMS = 20
+_SHOWN_COLUMNS = 12
 
 
 def facts_of(  # noqa: PLR0913 - the whole story at once
@@ -29,6 +30,7 @@ def facts_of(  # noqa: PLR0913 - the whole story at once
     due_ns: Ints | None,
     gaps_cut: int,
     gaps_cut_ns: int,
+    others: list[str],
 ) -> dict[str, Any]:
     """JSON: counts by reason, times in ns, and `said`, one sentence a fact that a reader must know."""
     facts: dict[str, Any] = {
@@ -43,6 +45,7 @@ def facts_of(  # noqa: PLR0913 - the whole story at once
         "rows_kept": kept,
         "dropped": {reason: n for reason, n in sorted(sieve.dropped.items()) if n},
         "changed": dict(sorted(sieve.changed.items())),
+        "columns_unread": others,
         "stopped_at": stopped or None,
         "timed": due_ns is not None,
         "scale": trace.scale.model_dump(),
@@ -88,6 +91,9 @@ def _sentences(facts: dict[str, Any], how: str, seams: int) -> list[str]:
         + (f" (left out: {lost})" if lost else "")
     )
     said += [f"{n:,} row{'s' * (n > 1)}: {what}" for what, n in facts["changed"].items()]
+    if others := facts["columns_unread"]:
+        shown = ", ".join(others[:_SHOWN_COLUMNS]) + (", ..." if len(others) > _SHOWN_COLUMNS else "")
+        said.append(f"columns that are not read: {shown}")
     if facts["lengths_from"] not in ("trace", "tokenizer"):
         said.append(f"lengths are an {facts['lengths_from']}")
     if facts["stopped_at"]:
