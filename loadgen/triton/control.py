@@ -144,7 +144,9 @@ class Control:
     async def all_statistics(
         self, model: str = "", version: str = "", *, timeout_ns: int | None = None
     ) -> list[dict[str, Any]]:
-        """The counters of every loaded version of a model, or of every model."""
+        """The counters of every loaded version of a model, or of every model.  Raises LoadgenError when the answer holds
+        none.
+        """
         limit_s = None if timeout_ns is None else timeout_ns / 1e9
         try:
             answer = await self._link.statistics(model, version, limit_s)
@@ -152,7 +154,10 @@ class Control:
             if why.absent and (not model or await self.model_ready(model, version)):
                 raise LoadgenError(f"{self.target.url} has no statistics extension") from None
             raise await self._not_serving(model, version, why) from None
-        return list(answer["model_stats"])
+        rows = answer.get("model_stats") if isinstance(answer, dict) else None
+        if not isinstance(rows, list) or not all(isinstance(row, dict) and "version" in row for row in rows):
+            raise LoadgenError(f"{self.target.url}: its answer to a question for statistics holds none")
+        return rows
 
     async def trace(self, model: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """The trace settings of a model, after changing those given (None: the server's again).

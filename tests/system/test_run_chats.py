@@ -62,6 +62,7 @@ def run(server, tmp_path):
         for at, entry in enumerate(log):
             entry["first"] = at < (len(kinds) if firsts is None else firsts)
         assert out.exists(), answer
+        assert (out / "summary.json").exists(), answer.err
         return Ran(answer, out, log)
 
     return go

@@ -238,6 +238,18 @@ def test_statistics_of_the_highest_version_as_a_number():
     assert asyncio.run(go())["version"] == "10"
 
 
+@pytest.mark.parametrize(
+    "answer", [{}, [], {"model_stats": None}, {"model_stats": [1]}, {"model_stats": [{}]}, "text"]
+)
+def test_an_answer_without_statistics_is_told(answer):
+    async def go():
+        async with Fake(**{"GET /v2/models/m/stats": (200, answer)}).control() as control:
+            return await control.statistics("m")
+
+    with pytest.raises(LoadgenError, match="statistics"):
+        asyncio.run(go())
+
+
 def test_counters_are_read_until_they_stand_still():
     rows = [
         (200, {"model_stats": [{"version": "1", "inference_count": n}]}) for n in (3, 4, 4, 6, 6, 6, 6, 9)
