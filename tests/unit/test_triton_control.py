@@ -239,7 +239,7 @@ def test_statistics_of_the_highest_version_as_a_number():
 
 
 @pytest.mark.parametrize(
-    "answer", [{}, [], {"model_stats": None}, {"model_stats": [1]}, {"model_stats": [{}]}, "text"]
+    "answer", [{}, {"model_stats": None}, {"model_stats": [1]}, {"model_stats": [{}]}, "text"]
 )
 def test_an_answer_without_statistics_is_told(answer):
     async def go():
