@@ -13,7 +13,7 @@ The load lasts from the phase's start S to its end E, T = E - S.  The drain afte
     beginning the server was at the end.  Due times and ends are sorted apart: v(q) is the time from the q-th due to the
     q-th end, so no order of answering plays a part; g = v(0.99) - v(0.01), if v and the latencies grew as they do while
     a backlog grows.  A server of capacity c that was asked for more answers without a gap until S + n / c: n / (T + g) is c.
-  - When 99 % have ended within 0.5 % of T after E, nobody fell behind.
+  - When 99 % have ended within 0.5 % of T after E, nobody fell behind; what is in flight counts in full from 2 % on.
   A server that fell behind early and kept pace from then on shows the rate asked, as one that is slower when busy does:
   the latency tells of it.
   By simulation of 267 cases (latencies that do not depend on the load with and without rejections, queues with one and
@@ -44,6 +44,7 @@ Floats = npt.NDArray[np.float64]
 Shares = npt.NDArray[np.float64] | Bools  # where each counts whole or not at all, a byte a row
 _LOW, _HIGH = 0.01, 0.99  # of the successes: what lies outside may be a straggler
 _ALIKE = 1.1  # spans that differ less than this are taken for the same one
+_CLEAR = 3  # standard errors
 _SMALL = 0.005  # of the load: who has answered that soon after it did not fall behind
 _FULL = 0.05  # turned away: from here on the queue was full
 _FIRST = (20, 50)  # how many requests are the first ones: a 20th of all, within these
@@ -103,14 +104,14 @@ def _open_span(good: Frame, start: int, length: int, turned: float) -> float:
         return float(length)
     high = rank(_HIGH, n) - 1
     done = good.done_ns - start
-    late = float(np.partition(done, high)[high]) * n / (high + 1) - length
+    late = float(np.partition(done, high)[high]) - length
     if late <= _SMALL * length:  # most runs: nothing is sorted for them
         return float(length)
     order = np.lexsort((good.sent_ns, good.due_ns))
     latency, began, ended = good.latency_ns[order], good.due_ns[order] - start, np.sort(done)
     first, some = _first_latencies(good), latency[:: max(1, n // _POINTS)]
     over, more = _backlog(began, ended, first, some, length)
-    behind = _ramp(more, 1.5, 3.0)
+    behind = _ramp(more, 1.5, 3.0) * _ramp(late / length, _SMALL, 4 * _SMALL)
     span = float(n * length / (n - over * max(behind, min(1.0, turned / _FULL))))
     growth = _growth_ns(latency, ended - began, late, length)
     if 4 * np.searchsorted(ended, length, "right") < n:
@@ -136,11 +137,20 @@ def _backlog(began: Ints, ended: Ints, first: Ints, some: Ints, length: int) -> 
     chance = 1 + max(float(flying[:-1].mean()), float(usual[-1])) + misled
     noise = max(float((middle - middle.mean() - trend).std()), chance**0.5)
     more = float(excess[-1] - max(float(middle.mean()), 0.0)) / noise
-    # of a queue that grows each is later than the one before: the very first tell most of how much it has grown
-    over = (
-        int(flying[-1]) - int(here[-1]) + np.searchsorted(began, length - first[: _FIRST[0]], "right").mean()
-    )
-    return min(max(0.0, float(over)), began.size - 1.0), more
+    usual_now = np.searchsorted(began, length - _at_first(first[: _FIRST[0]]), "right").mean()
+    over = int(flying[-1]) - int(here[-1]) + float(usual_now)
+    return min(max(0.0, over), began.size - 1.0), more
+
+
+def _at_first(latency: Ints) -> Floats:
+    """The first latencies without their trend: of a queue that grows each is longer than the one before."""
+    found = latency.astype(np.float64)
+    place = np.arange(found.size) - (found.size - 1) / 2
+    slope = float(place @ found) / max(1.0, float(place @ place))
+    error = float((found - found.mean() - slope * place).std()) / max(1.0, float(place @ place)) ** 0.5
+    if slope > _CLEAR * error:
+        found = np.maximum(found - slope * np.arange(found.size), found.min())
+    return found
 
 
 def _growth_ns(latency: Ints, behind: Ints, late: float, length: int) -> float:
@@ -150,7 +160,7 @@ def _growth_ns(latency: Ints, behind: Ints, late: float, length: int) -> float:
     """
     n = behind.size
     low, high = rank(_LOW, n) - 1, rank(_HIGH, n) - 1
-    growth = min(late, float(behind[high] - behind[low]) * n / max(1, high - low))
+    growth = min(late * n / (high + 1), float(behind[high] - behind[low]) * n / max(1, high - low))
     growth = min(growth, 2 * (growth - _SMALL * length))
     if growth <= 0:
         return 0.0
