@@ -141,7 +141,9 @@ def test_an_error_inside_a_200_is_a_failure_in_the_figures(fastapi, run):
     text = """
 name: flaky
 kinds:
-  k: {http: {path: "/flaky", json: {id: "{id}"}, success: {json: {path: $.score}}}}
+  k:
+    full: {status: [503], words: [queue is full]}
+    http: {path: "/flaky", json: {id: "{id}"}, success: {json: {path: $.score}}}
 phases:
   - {name: load, closed: {users: 1, requests: 100}}
 """
