@@ -184,6 +184,15 @@ class AnswerTemplate(NamedTuple):
     texts: tuple[tuple[int, int, int], ...] = ()
 
 
+AnswerCheck = Callable[[Mapping[str, str], bytes], AnswerTemplate | str | None]
+
+
+class AnyRank(tuple[int, ...]):
+    """A declared shape to which an answer is only held where it has as many dimensions."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Request:
     """A protocol message ready to be framed: HTTP body or one gRPC message (without its 5-byte prefix).
@@ -191,8 +200,9 @@ class Request:
     `reader` makes the reader of a streamed answer; None: the answer is read whole, by its framing.
     `judge`, for HTTP servers of any kind, is asked (status, headers, body) whether an answer is a success:
     None, or the words of the failure; None leaves it to the status.
-    `check` reads (header fields, body) of a whole answer with a good status: a template of answers alike, or the
-    words of what is wrong with it.  None: nothing but the status is judged.
+    `check` reads (header fields, body) of a whole answer with a good status: a template of answers alike, None when
+    hardly any will be, or the words of what is wrong with it.  Of the fields it reads `wire.http1.ENTITY` at most.
+    Without one nothing but the status is judged.
     `slot` (start, stop) in the body are bytes that each sending may replace by as many others.
     `full`: how this server, besides the known ones, says that its queue is full.
     """
@@ -203,7 +213,7 @@ class Request:
     method: str = "POST"
     reader: Callable[[], AnswerReader] | None = None
     judge: Callable[[int, Mapping[str, str], bytes], str | None] | None = None
-    check: Callable[[Mapping[str, str], bytes], AnswerTemplate | str] | None = None
+    check: AnswerCheck | None = None
     slot: tuple[int, int] | None = None
     full: QueueFull | None = None
 

@@ -166,11 +166,13 @@ class TensorKind:
             self._encode, at.tensors, outputs=outputs, request_id=self._label(payload)
         )
         check = self._check(payload.items, None if outputs is None else tuple(outputs))
-        return encode(check=check) if self._kind.stream else replace(encode(), check=check)
+        return encode(reader=check) if self._kind.stream else replace(encode(), check=check)
 
     @cache  # noqa: B019 - one for all requests that are answered alike: what it knows of one serves the others
     def _check(self, items: int, placed: tuple[str, ...] | None) -> Callable[..., Any]:
-        """What holds answers to requests of so many rows against the model's outputs, or those in shared memory."""
+        """What holds answers to requests of so many rows against the model's outputs, or those in shared memory; for
+        streams what makes their readers.
+        """
         from loadgen.wire import kserve_grpc, kserve_http
 
         declared = declared_outputs(self._facts, items)
@@ -179,9 +181,9 @@ class TensorKind:
         in_memory = placed is not None
         if self._target.protocol == "http":
             return partial(kserve_http.check_answer, declared, in_memory=in_memory)
-        return partial(
-            kserve_grpc.check_answer, declared, in_memory=in_memory, partly=bool(self._kind.stream)
-        )
+        if self._kind.stream:
+            return kserve_grpc.stream_reader(declared, in_memory=in_memory)
+        return partial(kserve_grpc.check_answer, declared, in_memory=in_memory)
 
     def _label(self, payload: Payload) -> str | None:
         if not self._labelled:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, cast
 
 from loadgen.records import Outcome
-from loadgen.transport.dial import Link, direct_write, no_delay, unacknowledged
+from loadgen.transport.dial import Link, direct_write, no_delay
 from loadgen.wire.errors import ProtocolError
 from loadgen.wire.h2 import H2Connection
-from loadgen.wire.h2_frames import NOT_READ, UNPROCESSED, Reset, Stream, goodbye
+from loadgen.wire.h2_frames import NOT_READ, Reset, Stream, goodbye
 from loadgen.wire.hpack_lite import SUCCESS
 
 if TYPE_CHECKING:
@@ -127,17 +127,6 @@ class Connection(Link):
         for stream in self.h2.ended:
             self._owner.ended(stream, now, self.h2.farewell)
         self._lose(now, words, Outcome.PROTOCOL)
-
-    def eof_received(self) -> None:
-        """A close that was under way before any byte of the open calls had come there: nothing was processed."""
-        streams = list(self.h2.streams.values())
-        if streams and unacknowledged(self.transport) >= sum(stream.call.bytes_out for stream in streams):
-            now = self._now()
-            self._owner.retire(self, "the server ended a new connection without an answer")
-            self.h2.streams.clear()
-            for stream in streams:
-                stream.end = UNPROCESSED
-                self._owner.ended(stream, now, "it closed the connection")
 
     def connection_lost(self, exc: Exception | None) -> None:
         words = self.h2.farewell or "the connection ended before the answer did"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, cast
 from loadgen.records import AnswerTemplate, Outcome, Request, Streamed
 from loadgen.transport.dial import Link, direct_write, no_delay, unacknowledged
 from loadgen.transport.outcomes import as_profile_has_it
-from loadgen.wire.errors import ProtocolError, one_line
-from loadgen.wire.http1 import Head, ResponseReader, failure_words, head_fields
+from loadgen.wire.errors import ProtocolError
+from loadgen.wire.http1 import Head, ResponseReader, compressed_words, failure_words, head_fields
 from loadgen.wire.known import SAMPLE, KnownAnswers
 from loadgen.wire.slot import put
 from loadgen.wire.statuses import http_outcome
@@ -116,8 +116,7 @@ class Connection(Link):
         known = self.prepared.known.get(len(data))
         if (
             known is not None
-            and data.startswith(known.prefixes)
-            and (known.rest is None or known.rest_fits(data, 0))
+            and known.fits(data)
             and token >= 0
             and not self.first_ns
             and not self.clogged
@@ -194,7 +193,7 @@ class Connection(Link):
             self._prove()
         try:
             if not self._legible:
-                self._look_legible()
+                self._look_legible(head)
             answer.feed(body, now)
         except ProtocolError as why:
             self._over = (now, Outcome.PROTOCOL, str(why))
@@ -202,13 +201,12 @@ class Connection(Link):
             if answer.finished:
                 self._over = (now, *self._ended(answer, complete=True))
 
-    def _look_legible(self) -> None:
+    def _look_legible(self, head: Head) -> None:
         """Raises ProtocolError for a compressed body: that was not asked for."""
         self._legible = True
-        if b"encoding:" in self.reader.block.lower():
-            coding = head_fields(self.reader.block).get("content-encoding", "identity")
-            if coding.lower() != "identity":
-                raise ProtocolError(f"Content-Encoding {one_line(coding, 40)!r} was not asked for")
+        compressed = compressed_words(dict(head.entity))
+        if compressed is not None:
+            raise ProtocolError(compressed)
 
     def _wait(self) -> None:
         """The answer is over, its framing is not: most servers send the rest at once, some never."""
@@ -294,7 +292,7 @@ class Connection(Link):
         elif self._answer is not None:
             outcome, detail = self._ended(self._answer, complete=True)
         else:
-            outcome, detail = self._check(head)
+            outcome, detail = self._check(head, now)
         if outcome is _OK and owner.on_body is not None and self._answer is None:
             owner.on_body(token, (head_fields(reader.block), reader.body))
         if self.stage != PROVEN:
@@ -304,20 +302,28 @@ class Connection(Link):
             self.drop()
         self.end(now, outcome, head.status, detail)
 
-    def _check(self, head: Head) -> tuple[Outcome, str | None]:
-        """Reads a whole answer with a good status; those like it need no reading."""
+    def _check(self, head: Head, now: int) -> tuple[Outcome, str | None]:
+        """Reads a whole answer with a good status; those like it need no reading, whatever their head."""
         reader, prepared = self.reader, self.prepared
-        template = _ANY_BODY
+        known, template = prepared.known, _ANY_BODY
         size = max(head.length, 0)
         if prepared.check is not None:
             body = reader.body
             size = len(body)
-            said = prepared.check(head_fields(reader.block), body)
-            if isinstance(said, str):
-                return Outcome.PROTOCOL, said
-            template = said
-        if head.status == 200 and head.keep_alive and head.length >= 0:  # noqa: PLR2004 - what the short way takes
-            prepared.known.learn(reader.block, len(reader.block) + size, template)
+            key = (head.entity, size)
+            alike = known.get(key)
+            if alike is not None and now & SAMPLE and alike.fits(body):
+                template = alike.template(body)
+            else:
+                said = prepared.check(dict(head.entity), body)
+                if isinstance(said, str):
+                    return Outcome.PROTOCOL, said
+                if said is None:
+                    return _OK, None
+                known.learn(b"", key, template := said)
+        # what the short way takes, but for an answer in several reads: the next one will be no other
+        if head.status == 200 and head.keep_alive and head.length >= 0 and now == self.first_ns:  # noqa: PLR2004
+            known.learn(reader.block, len(reader.block) + size, template)
         return _OK, None
 
     def _failed(self, status: int) -> Outcome:

@@ -13,14 +13,13 @@ from loadgen.wire.h2_frames import (
     HEADERS,
     LAST_STREAM,
     OUR_FRAME,
+    SAMPLED,
     WORD,
     Stream,
     frame,
 )
 from loadgen.wire.hpack_lite import ACCEPTED, BLOCK_LIMIT, SUCCESS, Blocks, Trailers
-from loadgen.wire.known import SAMPLE
-
-_SAMPLE = 2 * SAMPLE + 1  # streams have odd numbers
+from loadgen.wire.known import rest_fits
 
 
 class H2Connection:
@@ -208,11 +207,11 @@ class H2Connection:
                     stream.body.append(data[start:pos])
                 elif not stream.read:  # the first of an answer that is to be read: mostly it is all of it
                     known = stream.call.known.get(length)
-                    if (
+                    if (  # Known.fits, without a call: that would be 0.06 of the 0.3 us that reading may cost
                         known is not None
                         and data.startswith(known.prefixes, start)
-                        and (known.rest is None or known.rest_fits(data, start))
-                        and sid & _SAMPLE != 1
+                        and (known.rest is None or rest_fits(known.rest, data, start))
+                        and sid & SAMPLED != 1
                     ):
                         stream.read = length
                     else:

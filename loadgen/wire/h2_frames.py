@@ -1,13 +1,13 @@
 """The pieces of HTTP/2 that a gRPC client handles: frames, a call's bytes, a stream.  It must not know windows."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from struct import Struct
 from typing import Any, Final, Protocol
 
-from loadgen.records import AnswerReader, AnswerTemplate, QueueFull
+from loadgen.records import AnswerCheck, AnswerReader, QueueFull
 from loadgen.wire.errors import ProtocolError, one_line
 from loadgen.wire.hpack_lite import ACCEPTED, Trailers
-from loadgen.wire.known import KnownAnswers
+from loadgen.wire.known import SAMPLE, KnownAnswers
 from loadgen.wire.slot import put
 
 DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY, WINDOW_UPDATE, CONTINUATION = (
@@ -66,7 +66,7 @@ class Call:
         reader: Callable[[], AnswerReader] | None = None,
         slot: tuple[int, int] | None = None,
         *,
-        check: Callable[[Mapping[str, str], bytes], AnswerTemplate | str] | None = None,
+        check: AnswerCheck | None = None,
         known: KnownAnswers | None = None,
         full: QueueFull | None = None,
     ) -> None:
@@ -103,6 +103,7 @@ class Reset:
         self.code = code
 
 
+SAMPLED = 2 * SAMPLE + 1  # a stream whose number has but the lowest of these bits is read in any case
 UNPROCESSED = Reset(-1)  # GOAWAY told that the peer never looked at the stream
 End = Trailers | Reset
 
@@ -140,9 +141,13 @@ class Stream:
         self.end: End = ACCEPTED
         self.body: Body | None = None
 
+    def data(self) -> bytes:
+        """The DATA of a unary answer that was kept."""
+        return b"".join(self.body) if isinstance(self.body, list) else b""
+
     def message(self) -> bytes:
-        """The one message of a unary answer.  Raises ProtocolError; only for a stream whose body was kept."""
-        whole = b"".join(self.body) if isinstance(self.body, list) else b""
+        """The one message of a unary answer that was kept.  Raises ProtocolError."""
+        whole = self.data()
         if len(whole) < 5 or len(whole) != 5 + int.from_bytes(whole[1:5], "big"):  # noqa: PLR2004 - the prefix
             raise ProtocolError("the answer is not one gRPC message")
         if whole[0]:

@@ -6,7 +6,7 @@ It must not know sockets, time, tensors or who asked; chunked framing is httptoo
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 import httptools
@@ -26,16 +26,21 @@ _FAILURE = 400
 _STATUS_LINE = re.compile(rb"HTTP/1\.([01]) ([1-9][0-9][0-9])(?: [^\r\n\0]*)?")
 _HEADER_LINE = re.compile(rb"([!#$%&'*+\-.^_`|~0-9A-Za-z]+):[ \t]*([^\r\n\0]*?)[ \t]*")
 _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+ENTITY = ("content-encoding", "inference-header-content-length")  # fields that say how a body is to be read
 _OURS = ("content-length", "transfer-encoding", "connection")
 _METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")  # HEAD would need framing of its own
 
 
 class Head(NamedTuple):
-    """What framing needs of a reply's head; `length` may be CHUNKED or UNTIL_CLOSE."""
+    """What framing needs of a reply's head; `length` may be CHUNKED or UNTIL_CLOSE.
+
+    `entity`: its fields of ENTITY, names in lower case.
+    """
 
     status: int
     length: int
     keep_alive: bool
+    entity: tuple[tuple[str, str], ...] = ()
 
 
 def encode_request(
@@ -77,6 +82,7 @@ def parse_head(block: bytes) -> Head:
     keep_alive = start[1] == b"1"
     length: int | None = None
     codings = b""
+    entity: dict[str, str] = {}
     for line in lines:
         match = _HEADER_LINE.fullmatch(line)
         if match is None:
@@ -89,7 +95,10 @@ def parse_head(block: bytes) -> Head:
         elif name == b"connection":
             options = [option.strip() for option in match[2].lower().split(b",")]
             keep_alive = b"close" not in options and (keep_alive or b"keep-alive" in options)
-    return Head(status, *_framing(status, length, codings, keep_alive))
+        elif (field := name.decode()) in ENTITY:
+            value = match[2].decode("latin-1")
+            entity[field] = f"{entity[field]}, {value}" if field in entity else value
+    return Head(status, *_framing(status, length, codings, keep_alive), tuple(entity.items()))
 
 
 def _content_length(value: bytes, before: int | None) -> int:
@@ -125,6 +134,14 @@ def head_fields(block: bytes) -> dict[str, str]:
         key = name.strip().lower()
         fields[key] = f"{fields[key]}, {value.strip()}" if key in fields else value.strip()
     return fields
+
+
+def compressed_words(fields: Mapping[str, str]) -> str | None:
+    """What to say of a body that is compressed, which is never asked for; None: it is not."""
+    codings = fields.get("content-encoding", "")
+    if {coding.strip().lower() for coding in codings.split(",")} <= {"", "identity"}:
+        return None
+    return f"Content-Encoding {one_line(codings, 40)!r} was not asked for"
 
 
 class Heads(dict[bytes, Head]):

@@ -6,30 +6,31 @@ these outputs has in common, so that the next one alike need not be decoded agai
 
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from loadgen.records import AnswerTemplate, Tensor
+from loadgen.records import AnswerTemplate, AnyRank, Tensor
 from loadgen.wire.errors import ProtocolError
 
 SIZES = {"BOOL": 1, "UINT8": 1, "UINT16": 2, "UINT32": 4, "UINT64": 8, "INT8": 1, "INT16": 2, "INT32": 4, "INT64": 8,
          "FP16": 2, "BF16": 2, "FP32": 4, "FP64": 8}  # fmt: skip
 Declared = Mapping[str, tuple[str, tuple[int, ...]]]  # datatype and full shape by name; -1: any size
+_REPEATS = 1024  # bytes of an answer with values in its text, up to which another may be the same
 
 
 class Output(NamedTuple):
-    """One output of an answer: `data` is its raw form, None when it lies in shared memory.  `at`: where the raw
-    form begins in the body; None when it was made from other values (JSON, typed contents).
+    """One output of an answer: `data` is its raw form, or JSON values that were checked, flat; None when it lies in
+    shared memory.  `at`: where the raw form begins in the body; None when that has other values (JSON, typed contents).
     """
 
     name: str
     datatype: str
     shape: tuple[int, ...]
-    data: bytes | None
+    data: bytes | list[Any] | None
     at: int | None = None
 
     def tensor(self) -> Tensor:
         """Raises ProtocolError when it has no bytes here."""
-        if self.data is None:
+        if not isinstance(self.data, bytes):
             raise ProtocolError(f"output {self.name}: neither data nor binary_data_size")
         return Tensor(self.name, self.datatype, self.shape, self.data)
 
@@ -39,7 +40,7 @@ def fits(output: Output) -> Output:
     name, datatype, shape, data, _ = output
     if any(dim < 0 for dim in shape):
         raise ProtocolError(f"output {name}: {list(shape)} is no shape")
-    if data is None:
+    if not isinstance(data, bytes):
         return output
     count = math.prod(shape)
     if datatype == "BYTES":
@@ -80,9 +81,10 @@ def _compare(output: Output, declared: tuple[str, tuple[int, ...]] | None) -> No
     if declared is None:
         raise ProtocolError(f"output {output.name!r}, which the model does not declare")
     datatype, shape = declared
-    same = len(output.shape) == len(shape) and all(
-        want in (-1, dim) for want, dim in zip(shape, output.shape, strict=True)
-    )
+    if len(output.shape) == len(shape):
+        same = all(want in (-1, dim) for want, dim in zip(shape, output.shape, strict=True))
+    else:
+        same = isinstance(shape, AnyRank)
     if output.datatype != datatype or not same:
         raise ProtocolError(
             f"output {output.name}: {output.datatype} {list(output.shape)}, "
@@ -90,12 +92,16 @@ def _compare(output: Output, declared: tuple[str, tuple[int, ...]] | None) -> No
         )
 
 
-def template_of(body: bytes, outputs: Sequence[Output]) -> AnswerTemplate:
+def template_of(body: bytes, outputs: Sequence[Output]) -> AnswerTemplate | None:
     """What answers with these outputs have in common: all of the body but the raw forms of numbers.
 
-    Elements of BYTES have lengths of their own, which each answer must have right.
+    Elements of BYTES have lengths of their own, which each answer must have right.  None where values stand in what
+    would be in common, and so many that no other answer will have the same.
     """
-    raw = [(o.at, o.at + len(o.data), o) for o in outputs if o.at is not None and o.data is not None]
+    raw = [(o.at, o.at + len(o.data), o) for o in outputs if o.at is not None and isinstance(o.data, bytes)]
+    in_common = len(body) - sum(stop - start for start, stop, _ in raw)
+    if in_common > _REPEATS and any(o.at is None and o.data is not None for o in outputs):
+        return None
     if not raw:
         return AnswerTemplate(body)
     pieces, texts, end = [], [], 0

@@ -4,7 +4,7 @@ Protobuf's wire format is small enough to write (wire/protobuf.py).  It must not
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from loadgen.wire.errors import ProtocolError, one_line
 from loadgen.wire.known import KnownAnswers
 from loadgen.wire.kserve_answer import Declared, Output, fits, hold_against, template_of
 from loadgen.wire.kserve_http import NUMPY, Parameter, SequenceId, join_bytes, placing
-from loadgen.wire.kserve_stream import ASK_FINAL, Check, StreamReader
+from loadgen.wire.kserve_stream import ASK_FINAL, StreamReader
 from loadgen.wire.protobuf import (
     BYTES,
     FIXED64,
@@ -113,19 +113,24 @@ def stream_infer_request(  # noqa: PLR0913 - a request's parts
     parameters: Mapping[str, Parameter] | None = None,
     outputs: Sequence[str] | Mapping[str, Region] | None = None,
     sequence: SequenceId | None = None,
-    check: Check | None = None,
+    reader: Callable[[], StreamReader] | None = None,
 ) -> Request:
-    """One inference on a stream of its own, answered any number of times: see `infer_request`.  `check` reads each
-    answer; without one any outputs will do.
+    """One inference on a stream of its own, answered any number of times: see `infer_request`.  `reader` makes
+    what reads the answers; without one any outputs will do.
     """
     plain = infer_request(
         model, version, tensors, request_id=request_id, parameters={**(parameters or {}), ASK_FINAL: True},
         outputs=outputs, sequence=sequence,
     )  # fmt: skip
-    return replace(
-        plain,
-        path=STREAM_METHOD,
-        reader=partial(StreamReader, KnownAnswers(), check or partial(check_answer, {}, partly=True)),
+    return replace(plain, path=STREAM_METHOD, reader=reader or stream_reader({}))
+
+
+def stream_reader(declared: Declared, *, in_memory: bool = False) -> Callable[[], StreamReader]:
+    """What makes the readers of a decoupled model's answers: of those alike, whatever request they belong to, the first
+    is decoded.  See `check_answer`.
+    """
+    return partial(
+        StreamReader, KnownAnswers(), partial(check_answer, declared, in_memory=in_memory, partly=True)
     )
 
 
@@ -153,7 +158,7 @@ def check_answer(
     *,
     in_memory: bool = False,
     partly: bool = False,
-) -> AnswerTemplate | str:
+) -> AnswerTemplate | str | None:
     """Whether a message is an answer of the model (records.Request.check): a template of its like, or what is wrong
     with it and its first words.
 

@@ -13,10 +13,11 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
+import numpy.typing as npt
 
 from loadgen.records import AnswerTemplate, LoadgenError, Placed, Region, Request, Tensor
 from loadgen.wire.errors import ProtocolError, one_line
-from loadgen.wire.http1 import failure_words
+from loadgen.wire.http1 import compressed_words, failure_words
 from loadgen.wire.kserve_answer import Declared, Output, fits, hold_against, split_bytes, template_of
 
 Parameter = bool | int | float | str
@@ -27,12 +28,13 @@ NUMPY = {
     "BOOL": "?", "UINT8": "u1", "UINT16": "<u2", "UINT32": "<u4", "UINT64": "<u8", "INT8": "i1", "INT16": "<i2",
     "INT32": "<i4", "INT64": "<i8", "FP16": "<f2", "FP32": "<f4", "FP64": "<f8",
 }  # fmt: skip
-_FLOATS = ("FP16", "FP32", "FP64")
-_JSON_TYPES: dict[str, tuple[type, ...]] = {
-    **{name: (int, float) if name in _FLOATS else (int,) for name in NUMPY},
-    "BOOL": (bool, int),
-    "BYTES": (str,),
-}
+_INTEGERS = {"BOOL": (0, 1), **{f"INT{n}": (-(2 ** (n - 1)), 2 ** (n - 1) - 1) for n in (8, 16, 32, 64)},
+             **{f"UINT{n}": (0, 2**n - 1) for n in (8, 16, 32, 64)}}  # fmt: skip
+# the least number that rounds to infinity: the largest, and half of the distance to it from the next smaller
+_INFINITE = {"FP16": 65520, "BF16": 2**128 - 2**119, "FP32": 2**128 - 2**103, "FP64": 2**1024 - 2**970}
+_FLOAT_TYPES = {float, int, type(None)}  # some servers write NaN as null
+_TOKENS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # known by identity: 1e400 is none
+_JSON = json.JSONDecoder(parse_constant=_TOKENS.__getitem__)
 _SHOWN = 300  # bytes of a wrong body that are shown
 
 
@@ -126,20 +128,24 @@ def _dump(value: Mapping[str, Any]) -> bytes:
 
 def read_infer_response(headers: Mapping[str, str], body: bytes) -> list[Tensor]:
     """The outputs of a reply, binary or JSON.  `headers` has names in lower case.  Raises ProtocolError."""
-    return [output.tensor() for output in _outputs(headers, body)]
+    outputs = _outputs(headers, body)
+    return [
+        o._replace(data=_raw_form(o.datatype, o.data) if isinstance(o.data, list) else o.data).tensor()
+        for o in outputs
+    ]
 
 
 def check_answer(
     declared: Declared, headers: Mapping[str, str], body: bytes, *, in_memory: bool = False
-) -> AnswerTemplate | str:
+) -> AnswerTemplate | str | None:
     """Whether a reply with a good status is an answer of the model (records.Request.check): a template of its like,
     or what is wrong with it and its first words.
 
     `in_memory`: outputs may lie in shared memory.
     """
-    coding = headers.get("content-encoding", "identity")
-    if coding.lower() != "identity":
-        return f"Content-Encoding {one_line(coding, 40)!r} was not asked for"
+    compressed = compressed_words(headers)
+    if compressed is not None:
+        return compressed
     try:
         outputs = _outputs(headers, body)
         hold_against(declared, outputs, declared.keys(), in_memory=in_memory)
@@ -159,10 +165,10 @@ def _outputs(headers: Mapping[str, str], body: bytes) -> list[Output]:
         parameters = head.get("parameters") or {}
         size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
         start = None
-        data: bytes | None
+        data: bytes | list[Any] | None
         if size is None:
             placed = isinstance(parameters, dict) and "shared_memory_region" in parameters
-            data = None if placed else _from_json(name, datatype, shape, head.get("data"))
+            data = None if placed else _values(name, datatype, shape, head.get("data"))
         elif _is_natural(size) and size <= len(body) - at:
             start, at = at, at + size
             data = body[start:at]
@@ -179,11 +185,11 @@ def _outputs(headers: Mapping[str, str], body: bytes) -> list[Output]:
 def _heads(text: bytes) -> list[dict[str, Any]]:
     """What a reply's JSON says of each output: name, datatype, shape and more."""
     try:
-        told = json.loads(text)
+        told = _JSON.decode(text.decode("utf-8-sig"))  # json.loads would take UTF-16 too
     except (ValueError, RecursionError):
         raise ProtocolError("not a KServe v2 answer") from None
     heads = told.get("outputs") if isinstance(told, dict) else None
-    if not isinstance(heads, list) or "error" in told:
+    if not isinstance(heads, list) or told.get("error"):
         raise ProtocolError("not a KServe v2 answer")
     for head in heads:
         whole = (
@@ -225,24 +231,72 @@ def _to_json(tensor: Tensor) -> list[Any]:
     )
 
 
-def _from_json(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> bytes:
+def _values(name: str, datatype: str, shape: tuple[int, ...], data: Any) -> list[Any]:
+    """JSON values of an output, flat, as many as its shape has and each of its datatype.  Raises ProtocolError."""
     if not isinstance(data, list):
         raise ProtocolError(f"output {name}: neither data nor binary_data_size")
     flat = _flat(data)
     if len(flat) != math.prod(shape):
         raise ProtocolError(f"output {name}: {len(flat)} values do not fill {list(shape)}")
-    if not {type(item) for item in flat}.issubset(_JSON_TYPES.get(datatype, ())):  # a bool is no int here
+    if not _are(datatype, flat):
         raise ProtocolError(f"output {name}: JSON values that are no {datatype}")
-    try:
-        if datatype == "BYTES":
-            return join_bytes([item.encode() for item in flat])
-        return np.array(flat, dtype=NUMPY[datatype]).tobytes()
-    except (KeyError, ValueError, TypeError, OverflowError):
-        raise ProtocolError(f"output {name}: JSON values that are no {datatype}") from None
+    return flat
 
 
 def _flat(data: list[Any]) -> list[Any]:
     """Values of a list that may be nested by its shape."""
-    while data and isinstance(data[0], list):
-        data = [item for part in data for item in (part if isinstance(part, list) else [part])]
+    while data and all(type(part) is list for part in data):
+        data = [item for part in data for item in part]
     return data
+
+
+def _are(datatype: str, values: list[Any]) -> bool:
+    """Whether JSON values are of a datatype and within its range; a bool is no int.  Nothing is converted."""
+    types = set(map(type, values))
+    if datatype in _INFINITE:
+        infinite = _INFINITE[datatype]
+        return types <= _FLOAT_TYPES and (
+            (type(None) not in types and _far_below(infinite, values)) or _finite(values, infinite)
+        )
+    if datatype in _INTEGERS:
+        low, high = _INTEGERS[datatype]
+        right = types <= ({bool, int} if datatype == "BOOL" else {int})
+        if not right or not values or (low < 0 and _far_below(high, values)):
+            return right
+        return bool(low <= min(values) and max(values) <= high)
+    return datatype == "BYTES" and types <= {str} and _is_utf8("".join(values))
+
+
+def _far_below(bound: int, numbers: list[Any]) -> bool:
+    """Whether none can reach `bound`, nor is NaN: all of them squared do not come near.  A sixth of the cost of min and
+    max; what is not far below must be looked at one by one.
+    """
+    try:
+        return math.hypot(*numbers) < bound / 2
+    except OverflowError:
+        return False
+
+
+def _finite(values: list[Any], infinite: int) -> bool:
+    """Whether each is smaller than `infinite`, or was written as a token or as null."""
+    tokens = set(map(id, _TOKENS.values()))
+    return all(v is None or id(v) in tokens or -infinite < v < infinite for v in values)
+
+
+def _is_utf8(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _raw_form(datatype: str, values: list[Any]) -> bytes:
+    """The raw form of JSON values that are of a datatype."""
+    if datatype == "BYTES":
+        return join_bytes([item.encode() for item in values])
+    if datatype != "BF16":
+        return np.array(values, dtype=NUMPY[datatype]).tobytes()
+    bits = np.array(values, dtype="<f4").view("<u4")
+    nearest: npt.NDArray[np.uint32] = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16  # ties to even
+    return nearest.astype("<u2").tobytes()

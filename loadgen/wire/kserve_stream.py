@@ -3,31 +3,28 @@
 It must not know HTTP/2, connections or the clock: stamps are given.
 """
 
-from collections.abc import Callable, Mapping
-
-from loadgen.records import AnswerTemplate, Outcome, Streamed
+from loadgen.records import AnswerCheck, AnswerTemplate, Outcome, Streamed
 from loadgen.wire.errors import ProtocolError, one_line
-from loadgen.wire.known import KnownAnswers
+from loadgen.wire.known import SAMPLE, KnownAnswers
 from loadgen.wire.protobuf import as_bytes, fields
 from loadgen.wire.statuses import says_full
 
 ASK_FINAL = "triton_enable_empty_final_response"
 _FINAL = b"triton_final_response"
-Check = Callable[[Mapping[str, str], bytes], AnswerTemplate | str]
 
 
 class StreamReader:
     """Reads the answers to one request: 0 to N, then the final flag, alone or in the last answer.
 
     Each answer with outputs is one chunk, and all we know to count: `tokens_out` is their number, and says so.
-    A failure inside the stream ends the answer; it has words and no status.  `known` is shared by the readers of one request's sendings:
-    answers that differ in their tensors' contents only are read once.  `check` holds an answer against the model's
-    outputs (records.Request).
+    A failure inside the stream ends the answer; it has words and no status.  `check` holds an answer against the
+    model's outputs (records.Request); `known` is shared by all readers with the same `check`: answers that differ in
+    their tensors' contents only are read once, but for one in SAMPLE + 1.
     """
 
     __slots__ = ("_check", "_chunk_ns", "_failure", "_known", "finished")
 
-    def __init__(self, known: KnownAnswers, check: Check) -> None:
+    def __init__(self, known: KnownAnswers, check: AnswerCheck) -> None:
         self.finished = False
         self._known, self._check = known, check
         self._chunk_ns: list[int] = []
@@ -36,7 +33,7 @@ class StreamReader:
     def feed(self, data: bytes, now_ns: int) -> None:
         """One message."""
         known = self._known.get(len(data))
-        if known is not None and known.fits(data):
+        if known is not None and known.fits(data) and now_ns & SAMPLE:
             self._chunk_ns.append(now_ns)
             return
         try:
@@ -56,8 +53,8 @@ class StreamReader:
         elif template is not None and data.endswith(inner):
             self._known.learn(data[: len(data) - len(inner)], len(data), template)
 
-    def _read(self, inner: bytes) -> AnswerTemplate:
-        """A template of answers alike.  Raises ProtocolError."""
+    def _read(self, inner: bytes) -> AnswerTemplate | None:
+        """See records.Request.check.  Raises ProtocolError."""
         said = self._check({}, inner)
         if isinstance(said, str):
             raise ProtocolError(said)

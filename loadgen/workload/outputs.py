@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from loadgen.records import ModelFacts, TensorSpec
+from loadgen.records import AnyRank, ModelFacts, TensorSpec
 from loadgen.traffic.words import near
 from loadgen.workload.fit import DTYPES, FitError
 
@@ -16,8 +16,11 @@ from loadgen.workload.fit import DTYPES, FitError
 def declared_outputs(facts: ModelFacts, items: int) -> dict[str, tuple[str, tuple[int, ...]]]:
     """Datatype and full shape of each output of a request of `items` rows; -1 where the model leaves it open.
 
-    Where the server does not tell of batches (no configuration), a leading -1 stays open.
+    Where the server has no configuration to read, a leading -1 stays open and the rank is not held to: metadata
+    of other servers than Triton may say [-1] of what is answered as [1, 2].
     """
+    if facts.max_batch_size is None:
+        return {spec.name: (spec.datatype, AnyRank(spec.shape)) for spec in facts.outputs}
     batch = (items,) if facts.max_batch_size else ()
     return {spec.name: (spec.datatype, (*batch, *spec.shape)) for spec in facts.outputs}
 

@@ -105,6 +105,20 @@ def test_what_was_learned_of_one_answer_is_never_true_of_another():
     assert read(more, known=known)[1] == []
 
 
+def test_streams_with_one_check_share_what_is_known_and_one_answer_in_4096_is_decoded():
+    checked = []
+
+    def check(headers, message):
+        checked.append(message)
+        return ANY(headers, message)
+
+    make = partial(StreamReader, KnownAnswers(), check)
+    requests = [stream_infer_request("m", "", TENSORS, request_id=name, reader=make) for name in "ab"]
+    for now_ns in range(1, 3 * 4096):
+        requests[now_ns % 2].reader().feed(told(final=False), now_ns)
+    assert len(checked) == 3  # the first, and at 4096 and 8192
+
+
 @given(st.binary(max_size=60), st.binary(max_size=60), st.booleans(), st.integers(0, 3), st.text(max_size=4))
 def test_an_answer_known_or_not_is_read_alike(raw, other, final, outputs, request_id):
     """What was learned of one content holds of another of its size, and of no other message."""
