@@ -42,16 +42,21 @@ def _time_per_token(frame: Frame) -> tuple[Ints, Bools]:
 def stopped_short(frame: Frame) -> Bools:
     """Successes with fewer tokens than the request allows (its min_tokens, or its max_tokens with ignore_eos).
 
-    Where tokens are counted by chunks, which may hold several, only those that say they ended for another reason
-    than their length.
+    Where the server did not count them (a chunk may hold several, a tokenizer cuts a text in its own way), only those
+    that say they ended for another reason than their length.
     """
     streams = frame.columns.streams
     if streams is None:
         return np.zeros(len(frame), np.bool_)
     out, least, finish = frame.stream("tokens_out"), frame.stream("min_tokens"), frame.stream("finish")
     by_length = [place for place, reason in enumerate(streams.finishes) if is_length(reason)]
-    sure = (frame.stream("source") != SOURCES.index("chunks")) | ((finish >= 0) & ~np.isin(finish, by_length))
+    sure = told_by_usage(frame) | ((finish >= 0) & ~np.isin(finish, by_length))
     return np.asarray(frame.ok & (out >= 0) & (out < least) & sure, np.bool_)
+
+
+def told_by_usage(frame: Frame) -> Bools:
+    """Whose tokens out are the server's own count; only of a run that has streams."""
+    return np.asarray(frame.stream("source") == SOURCES.index("usage"), np.bool_)
 
 
 def never_seen(frame: Frame) -> Bools:

@@ -33,7 +33,7 @@ import numpy.typing as npt
 from loadgen.analysis.columns import Ints
 from loadgen.analysis.frame import Bools, Frame
 from loadgen.analysis.goodput import Bound, goodput
-from loadgen.analysis.measures import measured, stopped_short
+from loadgen.analysis.measures import measured, stopped_short, told_by_usage
 from loadgen.analysis.percentiles import Tally, distribution
 from loadgen.analysis.rates import Shares, per_s
 from loadgen.analysis.streams import BIN_NS, SOURCES
@@ -122,7 +122,7 @@ def _positive(values: npt.NDArray[Any]) -> dict[str, int]:
 def _usage_and_chunks(ok: Frame) -> dict[str, int]:
     """Of how many both are known, how many differ, and the tokens and chunks of those that do."""
     tokens, chunks = ok.stream("tokens_out"), ok.stream("chunks")
-    both = (ok.stream("source") == SOURCES.index("usage")) & (chunks > 0)
+    both = told_by_usage(ok) & (chunks > 0)
     differ = both & (tokens != chunks)
     return {
         "n": int(np.count_nonzero(both)),
@@ -145,7 +145,7 @@ def _output_lengths(ok: Frame) -> dict[str, Any]:
         "bound": int(np.count_nonzero((out >= 0) & (least >= 0))),
         "short": int(np.count_nonzero(short)),
         "short_mean": float(out[short].mean()) if short.any() else None,
-        "beyond": int(np.count_nonzero(both & (out > most))),
+        "beyond": int(np.count_nonzero(both & (out > most) & told_by_usage(ok))),
     }
 
 

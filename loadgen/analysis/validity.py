@@ -13,18 +13,21 @@ import numpy as np
 
 from loadgen.analysis import clientside, steadiness, tokens
 from loadgen.analysis.figures import answered
-from loadgen.analysis.frame import Frame, measured_phases
+from loadgen.analysis.frame import Bools, Frame, measured_phases
 from loadgen.analysis.words import amount
 from loadgen.records import Doubt, Outcome
 from loadgen.units import show_ns
 
 MOST_LOST = 0.01  # a larger share of requests without an answer bends every percentile that is printed
 FEW, FEW_P999 = 100, 1000
-REFUSED, ERRORS = 3, 10  # failures in a row that no server has by chance, which is there
+REFUSED, ERRORS = 3, 10  # so many in a row before a server is called away
 MOST_HITS = 0.01
 UNBATCHED = 1.05
-OUTAGES = ("connect", "connection", "refused_stream")
-OUTAGE_STATUSES = {("http_5xx", "502"), ("http_5xx", "503"), ("http_5xx", "504"), ("grpc_status", "14")}
+BY_CHANCE = 0.001  # less likely than that, a stretch of failures is no accident
+# what a server that is away looks like from here, with the statuses by which a proxy says so
+OUTAGES = (Outcome.CONNECT, Outcome.CONNECTION, Outcome.REFUSED_STREAM, Outcome.STREAM_ENDED_EARLY)
+OUTAGE_STATUSES = {Outcome.HTTP_5XX: (502, 503, 504), Outcome.GRPC_STATUS: (14,)}
+NO_ANSWER = (Outcome.TIMEOUT, Outcome.CLIENT)  # says neither that a server is there nor that it is not
 RELAY_LATE_NS, RELAY_LATE = 2_000_000, 0.05  # of the delay
 
 
@@ -197,7 +200,7 @@ def _lost(seen: Evidence) -> list[Doubt]:
     n = answered(counts)
     bad = counts["failed"] + counts["timeout"]
     kinds = (
-        ("failures", bad, n, "failed or timed out", _of_failures(seen.total["errors"], bad)),
+        ("failures", bad, n, "failed or timed out", _of_failures(seen, bad)),
         ("rejected", counts["rejected"], n, "were rejected: the server's queue was full",
          "ask for less, or give the server a longer queue or more instances"),
         ("dropped", counts["dropped"], n + counts["dropped"],
@@ -211,14 +214,9 @@ def _lost(seen: Evidence) -> list[Doubt]:
     ]
 
 
-def _of_failures(errors: dict[str, Any], bad: int) -> str:
+def _of_failures(seen: Evidence, bad: int) -> str:
     """What to do about failures: where most of them are an outage, that is what to look at."""
-    away = sum(
-        n
-        for outcome, told in errors.items()
-        for status, n in told["status"].items()
-        if outcome in OUTAGES or (outcome, status) in OUTAGE_STATUSES
-    )
+    away = sum(int(np.count_nonzero(_absent(rows))) for _, _, rows in seen.measured)
     if 2 * away <= bad:
         return "percentiles are of the successes only; see the errors"
     return (
@@ -227,29 +225,42 @@ def _of_failures(errors: dict[str, Any], bad: int) -> str:
     )
 
 
-def _outage(seen: Evidence) -> list[Doubt]:
-    """The server went away: more than MOST_LOST of a phase failed in one stretch without a success or a rejection.
+def _absent(rows: Frame) -> Bools:
+    """Which requests ended as those to a server that is away do."""
+    outcome, status = rows.outcome, rows.status
+    found = np.isin(outcome, OUTAGES)
+    for answered_with, statuses in OUTAGE_STATUSES.items():
+        found |= (outcome == answered_with) & np.isin(status, statuses)
+    return found
 
-    A server that is there and fails, or is full, answers others in between.  One that refuses connections is gone
-    after REFUSED in a row, one that answers errors after ERRORS; a timeout says neither.
+
+def _outage(seen: Evidence) -> list[Doubt]:
+    """The server went away: more than MOST_LOST of a phase ended so (`_absent`) in one stretch without a sign of life.
+
+    Any answer is one, also an error of the server's own.  A server that refuses connections is gone after REFUSED in a
+    row, one that ends or refuses what it took after ERRORS; and the stretch is longer than the rate of such failures
+    around it explains: of n independent requests some k in a row fail with a probability below n p^k.
     """
     if not seen.total["counts"]["ok"]:
         return []  # that says all
     for told, _, rows in seen.measured:
         mine = rows.where(rows.judged & ~rows.dropped)
         order = np.argsort(mine.done_ns, kind="stable")
-        failed, done = mine.failed[order], mine.done_ns[order]
+        absent, done = _absent(mine)[order], mine.done_ns[order]
         refused = mine.outcome[order] == Outcome.CONNECT
-        stretch = np.cumsum((mine.ok | mine.rejected)[order])  # the same number between two signs of life
-        bad = np.bincount(stretch[failed])
-        gone = np.bincount(stretch[failed & refused], minlength=bad.size)
+        alive = ~(absent | np.isin(mine.outcome[order], NO_ANSWER))
+        stretch = np.cumsum(alive)  # the same number between two signs of life
+        bad = np.bincount(stretch[absent])
+        gone = np.bincount(stretch[refused], minlength=bad.size)
+        around = (bad.sum() - bad) / np.maximum(len(mine) - bad, 1)
         away = (bad > MOST_LOST * len(mine)) & ((bad >= ERRORS) | (gone >= REFUSED))
+        away &= len(mine) * around**bad < BY_CHANCE
         if away.any():
             most = int(np.argmax(np.where(away, bad, 0)))
-            at = done[failed & (stretch == most)]
+            at = done[absent & (stretch == most)]
             text = (
                 f"phase {told['name']}: the server went away: {bad[most]} of {amount(len(mine), 'request')} failed in a "
-                f"row, without a success or a rejection between {at[0] / 1e9:.3f} s and {at[-1] / 1e9:.3f} s of the run"
+                f"row, without an answer between {at[0] / 1e9:.3f} s and {at[-1] / 1e9:.3f} s of the run"
             )
             hint = "see the errors and the server's log: no figure of this run is one of a server that was there; repeat it"
             return [Doubt("outage", text, hint, True)]

@@ -144,7 +144,8 @@ class Engine:
     def _result(self) -> PhaseResult:
         counted = {name: n - self._before[name] for name, n in self._tally().items()}
         figures: dict[str, Any] = self._load.figures(self.origin_ns) | counted
-        return PhaseResult(max_in_flight=self._max_in_flight, **figures)
+        begun = self._next + self._issued
+        return PhaseResult(max_in_flight=self._max_in_flight, begun=begun, **figures)
 
     @property
     def counts(self) -> Counts:

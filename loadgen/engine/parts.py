@@ -86,6 +86,7 @@ class PhaseResult:
     resent: int
     reconnects: int
     cut_short: int  # connections closed because a streamed answer was over and its framing did not end
+    begun: int  # arrivals that were due, later requests of dialogues not counted
     followed: int  # requests of dialogues after their first: they were due besides those planned
     cpu_ns: int  # until the load's end: user and system, of all processes that send
     cpu_max_ns: int  # of the busiest of them
@@ -107,6 +108,7 @@ def merge_results(parts: Sequence[PhaseResult]) -> PhaseResult:
         resent=sum(p.resent for p in parts),
         reconnects=sum(p.reconnects for p in parts),
         cut_short=sum(p.cut_short for p in parts),
+        begun=sum(p.begun for p in parts),
         followed=sum(p.followed for p in parts),
         cpu_ns=sum(p.cpu_ns for p in parts),
         cpu_max_ns=max(p.cpu_max_ns for p in parts),

@@ -131,6 +131,7 @@ class _Run:
         self.interrupts = 0
         self.phase, self.start_ns, self.sending = 0, 0, False
         self.senders: list[Sender] = []
+        self.begun = [[0] * order.workers for _ in plan.phases]  # arrivals of each phase, of each sender
         self.include_usage = True
         self.relay: Relay | None = None
         self.trace: ServerTrace | None = None
@@ -244,7 +245,7 @@ class _Run:
                 watch.cancel()
             if watcher is not None:
                 await asyncio.to_thread(watcher.close)
-            facts = await asyncio.gather(*(sender.close() for sender in self.senders))
+            facts = await asyncio.gather(*(sender.close(self.begun) for sender in self.senders))
             if self.relay is not None and self.network is not None:
                 self.network["relay"] = await self.relay.close() or None
             await self._end_trace(folder, origin_ns)
@@ -319,6 +320,7 @@ class _Run:
         before = cores_used()
         results = await asyncio.gather(*(sender.run_phase(index, self.start_ns) for sender in self.senders))
         used = _share_used(before, cores_used())
+        self.begun[index] = [0 if result is None else result.begun for result in results]
         parts = [result for result in results if result is not None]
         if parts:
             told, result = info["phases"][index], merge_results(parts)

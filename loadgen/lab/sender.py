@@ -26,10 +26,11 @@ from loadgen.schedule import share, slice_plan
 from loadgen.sinks.live import LiveLatency
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from loadgen.connect.options import ConnectOptions
+    from loadgen.lab.shots import Shots
     from loadgen.lab.target import Models
     from loadgen.records import LoadgenError, Plan
     from loadgen.runfile import RecordWriter
@@ -105,8 +106,8 @@ class Sender(Protocol):
 
     def watched(self) -> Watched: ...
 
-    async def close(self) -> dict[str, Any]:
-        """Writes what is left and ends; facts for run.json."""
+    async def close(self, begun: Sequence[Sequence[int]] = ()) -> dict[str, Any]:
+        """Writes what is left and ends; facts for run.json.  `begun`: arrivals of each phase, of each sender."""
 
 
 class LocalSender:
@@ -128,7 +129,7 @@ class LocalSender:
         self._facts: dict[str, Any] = {}
         self._memory: SharedMemory | None = None
         self._running = False
-        self._begun = [0] * len(plan.phases)  # arrivals of each phase, later turns of dialogues not counted
+        self._made: Shots | None = None
 
     async def ready(self) -> None:
         """See Sender."""
@@ -184,15 +185,11 @@ class LocalSender:
     async def run_phase(self, index: int, start_ns: int) -> PhaseResult | None:
         """See Sender."""
         self._running = True
-        due = self._engine.counts.due
         try:
-            result = await self._engine.run_phase(index, start_ns)
+            return await self._engine.run_phase(index, start_ns)
         except NotMeasuredError as why:
             self.error = why
             return None
-        else:
-            self._begun[index] = self._engine.counts.due - due - result.followed
-            return result
         finally:
             self._write()
 
@@ -220,8 +217,8 @@ class LocalSender:
         """See Sender."""
         return Watched(self._engine.counts, self._engine.in_flight, self._live.bins)
 
-    async def close(self) -> dict[str, Any]:
-        """See Sender."""
+    async def close(self, begun: Sequence[Sequence[int]] = ()) -> dict[str, Any]:
+        """See Sender.  One of them tells of all."""
         if self._task is not None:
             self._task.cancel()
             self._engine.close()
@@ -232,10 +229,7 @@ class LocalSender:
             await self._memory.close()
         self._writer.close()
         self._facts["records"] = self._writer.rows
-        if self._share.worker == 0 and hasattr(
-            self, "_made"
-        ):  # the others went through their slices at the same pace
-            begun = [n * self._share.workers for n in self._begun]
+        if self._share.worker == 0 and self._made is not None and begun:
             rows = self._made.inputs_sent(self._whole, begun)
             told = self._made.facts
             self._facts["inputs"] = [

@@ -46,21 +46,20 @@ class Shots:
     facts: dict[str, Any]
     inputs: npt.NDArray[np.int64]
 
-    def inputs_sent(self, plan: Plan, begun: Sequence[int]) -> list[dict[str, Any]]:
+    def inputs_sent(self, plan: Plan, begun: Sequence[Sequence[int]]) -> list[dict[str, Any]]:
         """For each kind of the plan how many requests the measured phases sent, how many different inputs those were, and
         how many repeated an input that was sent earlier in the run, also in a warm-up.
 
-        `begun`: of each phase so many arrivals were sent, from the first; a closed loop goes round and round.
+        `begun`: of each phase so many arrivals of each worker's slice were sent, from the first; a closed loop goes round
+        and round.
         """
         kinds = np.array([shot.kind for shot in self.shots], np.int64)
         seen = np.zeros(int(self.inputs.max(initial=-1)) + 1, np.bool_)
         rows = [{"kind": name, "requests": 0, "distinct": 0, "repeated": 0} for name in plan.kinds]
         measured = np.zeros_like(seen)
-        for phase, picks, n in zip(plan.phases, self.picks, begun, strict=True):
-            rounds, rest = divmod(n, max(len(picks), 1))
-            times = np.bincount(picks[:rest], minlength=len(self.shots))
-            if rounds:
-                times += rounds * np.bincount(picks, minlength=len(self.shots))
+        for phase, picks, counts in zip(plan.phases, self.picks, begun, strict=True):
+            slices = [picks[worker :: len(counts)] for worker in range(len(counts))]
+            times = sum(map(self._times, slices, counts), np.zeros(len(self.shots), np.int64))
             sent = times > 0
             for place in np.unique(kinds[sent]).tolist() if phase.measured else ():
                 mine = sent & (kinds == place)
@@ -72,6 +71,12 @@ class Shots:
                 measured[inputs] = True
             seen[self.inputs[sent]] = True
         return rows
+
+    def _times(self, picks: npt.NDArray[np.int32], n: int) -> npt.NDArray[np.int64]:
+        """How often each shot was sent by the first `n` of these, which are repeated where they are fewer."""
+        rounds, rest = divmod(n, max(len(picks), 1))
+        times = np.bincount(picks[:rest], minlength=len(self.shots))
+        return times + rounds * np.bincount(picks, minlength=len(self.shots)) if rounds else times
 
 
 def make_shots(

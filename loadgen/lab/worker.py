@@ -29,7 +29,7 @@ from loadgen.traffic.profile import parse_profile
 from loadgen.transport.dial import Via
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 _LINE_BYTES = 2**24
 _START_S, _END_S = 60.0, 10.0
@@ -102,13 +102,13 @@ class RemoteSender:
         """See Sender: as of its last tick."""
         return self._watched
 
-    async def close(self) -> dict[str, Any]:
+    async def close(self, begun: Sequence[Sequence[int]] = ()) -> dict[str, Any]:
         """See Sender."""
         if not hasattr(self, "_process"):
             return {}
         facts: dict[str, Any] | None = None
         with contextlib.suppress(TimeoutError):
-            facts = await asyncio.wait_for(self._ask("close", None), _END_S)
+            facts = await asyncio.wait_for(self._ask("close", begun), _END_S)
         self._closing = True
         if self._process.returncode is None:
             with contextlib.suppress(TimeoutError):
@@ -171,16 +171,18 @@ async def serve() -> None:
         "stop": lambda _: sender.stop(),
         "cancel": lambda _: sender.cancel_in_flight(),
     }
+    begun: list[list[int]] = []
     while line := await reader.readline():
         verb, value = json.loads(line)
         if verb == "close":
+            begun = value
             break
         verbs[verb](value)
     sender.stop()  # else users would go on asking a transport that is being closed
     sender.cancel_in_flight()
     for task in tasks:  # a phase still runs when the parent is gone: write what there is, and end
         task.cancel()
-    facts = await sender.close()
+    facts = await sender.close(begun)
     _say("closed", facts | ({"error": str(sender.error)} if sender.error else {}))
 
 

@@ -134,9 +134,8 @@ def test_a_server_that_goes_away_is_no_result_even_if_it_comes_back(profile, tmp
     assert (answer.code, "outage" in codes(answer.out)) == (3, True)
 
 
-def test_a_model_that_fails_from_then_on_is_no_result(profile, tmp_path):
-    """As after an error of the GPU, or behind a proxy whose server is gone: each answer is an error."""
-    with Mock(lambda n: (0.001, 200, None) if n < 200 else (0.0, 500, "device error")) as mock:
+def test_a_proxy_whose_server_is_gone_is_no_result(profile, tmp_path):
+    with Mock(lambda n: (0.001, 200, None) if n < 200 else (0.0, 502, "bad gateway")) as mock:
         answer = loadgen("run", profile(MISSED), "--target", mock.target, "--out", tmp_path / "r", "--json")
     assert (answer.code, "outage" in codes(answer.out)) == (3, True)
 
@@ -147,10 +146,12 @@ def test_a_model_that_fails_from_then_on_is_no_result(profile, tmp_path):
         lambda n: (0.0, 429, "full") if n % 3 else (0.001, 200, None),
         lambda n: (0.0, 429, "full") if n > 200 else (0.001, 200, None),
         lambda n: (0.0, 500, "no") if n % 3 == 1 else (0.001, 200, None),
+        lambda n: (0.0, 500, "device error") if n > 200 else (0.001, 200, None),
+        lambda n: (0.0, 400, "no such input") if n > 200 else (0.001, 200, None),
     ],
-    ids=["full now and then", "full from then on", "a third fails"],
+    ids=["full now and then", "full from then on", "a third fails", "errors from then on", "refusals from then on"],
 )
-def test_a_server_that_is_there_and_overloaded_misses_its_objectives(profile, tmp_path, answer):
+def test_a_server_that_answers_misses_its_objectives(profile, tmp_path, answer):
     with Mock(answer) as mock:
         ran = loadgen("run", profile(MISSED), "--target", mock.target, "--out", tmp_path / "r", "--json")
     assert (ran.code, "outage" in codes(ran.out)) == (unless_too_busy(1, ran.out), False)

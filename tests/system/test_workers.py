@@ -70,6 +70,23 @@ def test_three_workers_send_what_one_sends(tmp_path):
     assert answer.json["total"]["latency_ns"]["p50"] == latency[-(-len(latency) // 2) - 1]
 
 
+@pytest.mark.parametrize(
+    ("phase", "n"),
+    [
+        ("open: {arrivals: uniform, rate: [{duration: 1s, at: 10/s}]}", 10),
+        ("closed: {users: 4, requests: 11}", 11),
+        ("closed: {users: 5, requests: 4}", 4),
+    ],
+)
+def test_inputs_are_counted_over_all_workers(tmp_path, phase, n):
+    text = f"name: t\nseed: 5\nkinds: {{k: {{model: m, length: 7, distinct: all}}}}\nphases: [{{name: a, {phase}}}]\n"
+    with Mock() as mock:
+        answer, _ = run(tmp_path, mock, "r", "--workers", "3", text=text)
+        assert mock.requests == n + 1  # and the first of the kind
+    (row,) = answer.json["inputs"]
+    assert (row["requests"], row["distinct"], row["repeated"]) == (n, n, 0)
+
+
 def test_all_start_at_one_instant_and_share_the_cap(tmp_path):
     text = PROFILE % "cap: {in_flight: 5, when_full: wait}"
     with Mock(lambda n: (0.05 if n > 1 else 0, 200, None)) as mock:

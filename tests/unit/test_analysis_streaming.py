@@ -328,6 +328,11 @@ SHORT = {"max_tokens": 5, "min_tokens": 5}
         ),  # chunks of several
         ([{"out": 2, "source": "chunks", "finish": "stop"}] * 2, (2, 5, 2, 2, 2, 2, 0)),
         ([{"out": 2, "source": "chunks", "finish": ""}] * 2, (2, 5, 2, 2, 0, None, 0)),
+        # a tokenizer cuts the text again: 4 or 6 of 5
+        ([{"out": n, "source": "tokenizer", "finish": "length"} for n in (4, 6)], (2, 5, 5, 2, 0, None, 0)),
+        ([{"out": 4, "source": "tokenizer", "finish": ""}] * 2, (2, 5, 4, 2, 0, None, 0)),
+        ([{"out": 4, "source": "tokenizer", "finish": "stop"}] * 2, (2, 5, 4, 2, 2, 4, 0)),
+        ([{"out": 4, "finish": "length"}] * 2, (2, 5, 4, 2, 2, 4, 0)),  # by usage
     ],
 )
 def test_asked_and_delivered_lengths(tmp_path, fields, lengths):

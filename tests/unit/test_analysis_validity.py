@@ -3,7 +3,9 @@ import re
 import numpy as np
 import pytest
 
+from loadgen.analysis.conclusion import exit_code
 from loadgen.analysis.summary import summarise
+from loadgen.exits import ExitCode
 from loadgen.records import Outcome
 from tests.support.runs import MS, S, beat, build, phase, row, running, statistics, steady, window
 
@@ -399,6 +401,7 @@ def test_doubts_found_while_running_come_first_and_once(tmp_path):
         (Outcome.CONNECT, 0, True),
         (Outcome.CONNECTION, 0, True),
         (Outcome.REFUSED_STREAM, 0, True),
+        (Outcome.STREAM_ENDED_EARLY, 0, True),
         (Outcome.HTTP_5XX, 503, True),
         (Outcome.HTTP_5XX, 500, False),
         (Outcome.GRPC_STATUS, 14, True),
@@ -523,9 +526,17 @@ def _broken(n, first, count, outcome, **over):
         (_broken(1000, 500, 100, Outcome.CONNECT), True),  # and it came back
         (_broken(1000, 0, 100, Outcome.CONNECT), True),  # and was late
         (_broken(1000, 500, 10, Outcome.CONNECT), False),  # 1 %
-        (_broken(1000, 500, 11, Outcome.HTTP_5XX), True),
+        (_broken(1000, 500, 11, Outcome.HTTP_5XX, status=503), True),
+        (_broken(1000, 500, 11, Outcome.GRPC_STATUS, status=14), True),
+        (_broken(1000, 500, 500, Outcome.HTTP_5XX, status=500), False),  # it answers
+        (_broken(1000, 500, 500, Outcome.HTTP_4XX, status=400), False),
+        (_broken(1000, 500, 500, Outcome.GRPC_STATUS, status=3), False),
+        (_broken(1000, 500, 500, Outcome.PROTOCOL), False),
+        (_broken(1000, 500, 500, Outcome.CONNECTION), True),
+        (_broken(1000, 500, 500, Outcome.REFUSED_STREAM), True),
+        (_broken(1000, 3, 997, Outcome.CONNECT), True),  # soon after the start
         (_broken(20, 15, 5, Outcome.CONNECT), True),
-        (_broken(20, 15, 5, Outcome.HTTP_5XX), False),  # so many can fail by chance
+        (_broken(20, 15, 5, Outcome.HTTP_5XX, status=503), False),  # so many can fail by chance
         (_broken(1000, 500, 500, Outcome.REJECTED), False),
         (_broken(1000, 500, 500, Outcome.TIMEOUT), False),
         (_broken(1000, 500, 500, Outcome.DROPPED), False),
@@ -548,6 +559,32 @@ def test_a_server_that_went_away(tmp_path, rows, outage):
     assert ("outage" in doubts) == outage
     if outage:
         assert doubts["outage"]["invalidates"]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status"),
+    [
+        (Outcome.HTTP_4XX, 400), (Outcome.HTTP_5XX, 500), (Outcome.HTTP_5XX, 503), (Outcome.GRPC_STATUS, 3),
+        (Outcome.GRPC_STATUS, 14), (Outcome.PROTOCOL, 0), (Outcome.CONNECT, 0), (Outcome.STREAM_ENDED_EARLY, 0),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("share", [0.05, 0.5, 0.7, 0.9, 0.99])
+def test_failures_by_chance_are_no_outage_however_many(tmp_path, outcome, status, share):
+    """1,000 requests that fail independently: a stretch of ten is ordinary then, and a missed objective stays one."""
+    fails = np.random.default_rng(7).random(1000) < share
+    rows = [row(i * 10 * MS, MS, **({"outcome": outcome, "status": status} if bad else {})) for i, bad in enumerate(fails)]
+    doubts, summary = found(tmp_path, rows, objectives=["failure rate < 1%"])
+    assert "outage" not in doubts
+    assert (summary["slo"][0]["verdict"], exit_code(summary)) == ("fail", ExitCode.MISSED)
+
+
+def test_batches_that_fail_together_are_answers(tmp_path):
+    """5 %, in groups of 16."""
+    rows = [
+        row(i * 10 * MS, MS, **({"outcome": Outcome.HTTP_5XX, "status": 500} if i % 320 < 16 else {}))
+        for i in range(1600)
+    ]
+    assert "outage" not in found(tmp_path, rows)[0]
 
 
 def test_a_server_that_is_gone_in_the_second_phase(tmp_path):

@@ -29,7 +29,8 @@ def made(kinds, phases, target=OPENAI, folder=None, inputs=(("x", "FP32", (4,)),
 
 def told(planned, shots, *begun):
     begun = begun or [len(phase.kind) for phase in planned.phases]
-    return {row.pop("kind"): row for row in shots.inputs_sent(planned, begun)}
+    each = [n if isinstance(n, list) else [n] for n in begun]
+    return {row.pop("kind"): row for row in shots.inputs_sent(planned, each)}
 
 
 WARM = "{name: w, warmup: true, closed: {users: 1, requests: 100}}"
@@ -88,6 +89,26 @@ def test_counts_are_those_of_a_walk_through_what_was_sent(phases, rnd):
     assert {k: [r["requests"], r["distinct"], r["repeated"]] for k, r in rows.items()} == {
         k: [n, len(marks), again] for k, (n, marks, again) in expected.items()
     }
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 90), min_size=1, max_size=5), st.randoms())
+def test_each_worker_walks_through_its_own_slice(counts, rnd):
+    """As many as it began of every n-th arrival from its own on, round and round."""
+    phases = "[{name: a, closed: {users: 5, requests: 200}}, {name: b, open: {arrivals: uniform, rate: [{duration: 2s, at: 20/s}]}}]"
+    planned, shots = made("{k: {model: m}}", phases, KSERVE)
+    shots.inputs[:] = [rnd.randrange(30) for _ in shots.shots]
+    n, whole = len(counts), len(planned.phases[1].kind)
+    open_counts = [len(range(k, whole, n)) for k in range(n)]  # each sends all of its slice
+    seen: set[int] = set()
+    requests, repeated = 0, 0
+    for picks, began in zip(shots.picks, (counts, open_counts), strict=True):
+        sent = [int(shots.inputs[picks[k::n][i % len(picks[k::n])]]) for k, m in enumerate(began) for i in range(m)]
+        requests, repeated = requests + len(sent), repeated + len(sent) - len(set(sent) - seen)
+        seen |= set(sent)
+    row = told(planned, shots, counts, open_counts)["k"]
+    assert row == {"requests": requests, "distinct": len(seen), "repeated": repeated}
+    assert requests == sum(counts) + whole
 
 
 def test_rows_of_a_file_are_as_many_as_there_are(tmp_path):
