@@ -31,7 +31,7 @@ class Output(NamedTuple):
     def tensor(self) -> Tensor:
         """Raises ProtocolError when it has no bytes here."""
         if not isinstance(self.data, bytes):
-            raise ProtocolError(f"output {self.name}: neither data nor binary_data_size")
+            raise ProtocolError(f"output {self.name} comes without data")
         return Tensor(self.name, self.datatype, self.shape, self.data)
 
 
@@ -72,7 +72,7 @@ def hold_against(
             raise ProtocolError(f"no output {name!r}")
     for name, output in seen.items():
         if output.data is None and not in_memory:
-            raise ProtocolError(f"output {name}: neither data nor binary_data_size")
+            raise ProtocolError(f"output {name} comes without data")
         if declared:
             _compare(output, declared.get(name))
 

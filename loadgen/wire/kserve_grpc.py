@@ -34,7 +34,6 @@ from loadgen.wire.protobuf import (
 METHOD = "inference.GRPCInferenceService/ModelInfer"
 STREAM_METHOD = "inference.GRPCInferenceService/ModelStreamInfer"
 MESSAGE_LIMIT = 2**31 - 1  # protobuf's, and gRPC's length is the same
-_REGION = b"shared_memory_region"
 _SHOWN = 120  # bytes of a wrong message that are shown
 _INT64 = range(-(2**63), 2**63)  # no uint64_param: Triton takes none
 # InferTensorContents: field number of each datatype
@@ -181,7 +180,6 @@ class _Head(NamedTuple):
     datatype: str
     shape: tuple[int, ...]
     contents: bytes | None  # typed ones
-    placed: bool  # in shared memory
 
 
 def _outputs(message: bytes) -> list[Output]:
@@ -192,18 +190,15 @@ def _outputs(message: bytes) -> list[Output]:
             heads.append(_head(as_bytes(value)))
         elif number == 6:  # noqa: PLR2004 - raw_output_contents
             raw.append((as_bytes(value), end))
-    # outputs in shared memory may or may not have an empty content here
-    with_raw = heads if len(raw) == len(heads) else [head for head in heads if not head.placed]
-    if raw and len(raw) != len(with_raw):
+    if raw and len(raw) != len(heads):
         raise ProtocolError(f"{len(heads)} outputs, but {len(raw)} raw contents")
-    contents = dict(zip(map(id, with_raw), raw, strict=False))
-    return [_with_content(head, contents.get(id(head))) for head in heads]
+    return [_with_content(head, raw[place] if raw else None) for place, head in enumerate(heads)]
 
 
 def _with_content(head: _Head, raw: tuple[bytes, int] | None) -> Output:
-    name, datatype, shape, typed, placed = head
-    if placed:
-        return fits(Output(name, datatype, shape, None))
+    name, datatype, shape, typed = head
+    if typed is None and not (raw and raw[0]) and 0 not in shape:
+        return fits(Output(name, datatype, shape, None))  # in shared memory, or missing
     if raw is None:
         return fits(Output(name, datatype, shape, _typed(name, datatype, typed or b"")))
     return fits(Output(name, datatype, shape, raw[0], raw[1] - len(raw[0])))
@@ -212,7 +207,7 @@ def _with_content(head: _Head, raw: tuple[bytes, int] | None) -> Output:
 def _head(data: bytes) -> _Head:
     name = datatype = ""
     shape: list[int | bytes] = []
-    contents, placed = None, False
+    contents = None
     for number, value in fields(data):
         if number == 1:
             name = as_bytes(value).decode("utf-8", "replace")
@@ -220,11 +215,9 @@ def _head(data: bytes) -> _Head:
             datatype = as_bytes(value).decode("utf-8", "replace")
         elif number == 3:  # noqa: PLR2004 - shape
             shape.append(value)
-        elif number == 4:  # noqa: PLR2004 - parameters
-            placed |= _REGION in as_bytes(value)
         elif number == 5:  # noqa: PLR2004 - contents
             contents = as_bytes(value)
-    return _Head(name, datatype, tuple(map(signed, varints(shape))), contents, placed)
+    return _Head(name, datatype, tuple(map(signed, varints(shape))), contents)
 
 
 def _typed(name: str, datatype: str, contents: bytes) -> bytes:

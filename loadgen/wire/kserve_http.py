@@ -167,8 +167,8 @@ def _outputs(headers: Mapping[str, str], body: bytes) -> list[Output]:
         start = None
         data: bytes | list[Any] | None
         if size is None:
-            placed = isinstance(parameters, dict) and "shared_memory_region" in parameters
-            data = None if placed else _values(name, datatype, shape, head.get("data"))
+            # Triton says nothing else of an output that it put into shared memory
+            data = _values(name, datatype, shape, head["data"]) if "data" in head else None
         elif _is_natural(size) and size <= len(body) - at:
             start, at = at, at + size
             data = body[start:at]
