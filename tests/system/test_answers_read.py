@@ -9,11 +9,15 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tritonclient.grpc import service_pb2 as pb
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 
+from answers import answers, as_grpc, as_http, corruptions, declared
 from cli import loadgen
+from in_memory import cuts, in_frames, over_grpc, over_http
 from null_server import (
     GRPC_HEAD,
     GRPC_TRAILERS,
@@ -196,6 +200,115 @@ def test_a_known_answer_is_no_reason_to_use_a_closed_connection(end):
     )
     assert [outcome for outcome, _ in found] == [Outcome.OK] * 5
     assert len(made) == (5 if end == b"Connection: close" else 1)
+
+
+CUTS = st.lists(st.integers(0, 400), max_size=3)
+SENT = 6
+
+
+@st.composite
+def bodies(draw, make):
+    """(fields, body) of answers to one request, with what the model declares: right ones and corrupted ones."""
+    outputs = draw(answers())
+    fields, body = make(outputs)
+    found = []
+    for _ in range(SENT):
+        other, told = body, dict(fields)
+        how = draw(st.sampled_from(["same", "same", "other content", "corrupted", "other fields"]))
+        if how == "other content":
+            told, other = make([(n, d, s, raw[::-1]) for n, d, s, raw in outputs])
+        elif how == "corrupted":
+            other = draw(corruptions(body))
+        elif how == "other fields":
+            told = draw(
+                st.dictionaries(st.just("content-encoding"), st.sampled_from(["", "identity", "gzip"]))
+                | st.builds(lambda n: {"inference-header-content-length": str(n)}, st.integers(0, len(body)))
+            )
+        found.append((told, other))
+    return declared(outputs), found
+
+
+def as_reply(fields, body, nth):
+    """With a head of its own."""
+    head = [f"{name}: {value}" for name, value in fields.items()]
+    head += [f"Content-Length: {len(body)}", *([] if nth is None else [f"x-request-id: {nth}"])]
+    return "\r\n".join(("HTTP/1.1 200 OK", *head, "", "")).encode() + body
+
+
+def verdicts(check, found):
+    return [
+        Outcome.PROTOCOL if isinstance(check(fields, body), str) else Outcome.OK for fields, body in found
+    ]
+
+
+@given(bodies(as_http), st.lists(CUTS, min_size=SENT, max_size=SENT), st.booleans())
+def test_over_http_the_verdict_is_that_of_reading_each_answer(given_, at, heads_change):
+    """In one read, cut anywhere, and with a head that is never the same."""
+    outputs, found = given_
+    check = partial(kserve_http.check_answer, outputs)
+    replies = [as_reply(*one, n if heads_change else None) for n, one in enumerate(found)]
+    reads = [cuts(reply, where) for reply, where in zip(replies, at, strict=True)]
+    assert over_http(Request("x", (), b"", check=check), reads) == verdicts(check, found)
+
+
+@given(bodies(as_grpc), st.lists(CUTS, min_size=2 * SENT, max_size=2 * SENT))
+def test_over_grpc_the_verdict_is_that_of_reading_each_answer(given_, at):
+    """In one frame and read, or in frames and reads that are cut anywhere."""
+    outputs, found = given_
+    check = partial(kserve_grpc.check_answer, outputs)
+    sent = [(in_frames(body, at[2 * n]), at[2 * n + 1]) for n, (_, body) in enumerate(found)]
+    assert over_grpc(Request(METHOD, (), b"", check=check), sent) == verdicts(check, found)
+
+
+class Counting:
+    """How often a check was asked."""
+
+    def __init__(self, check):
+        self.check, self.asked = check, 0
+
+    def __call__(self, *answer):
+        self.asked += 1
+        return self.check(*answer)
+
+
+REPLY_HEAD = {"inference-header-content-length": str(JSON_SIZE)}
+
+
+@pytest.mark.parametrize("heads_change", [False, True])
+@pytest.mark.parametrize("at", [[], [len(BODY)], [1], [1, 30, 170]])
+def test_an_answer_in_several_reads_or_with_a_head_of_its_own_is_decoded_once(at, heads_change):
+    check = Counting(partial(kserve_http.check_answer, DECLARED))
+    replies = [
+        cuts(as_reply(REPLY_HEAD, BODY[:-1] + bytes([n]), n if heads_change else None), at) for n in range(50)
+    ]
+    assert over_http(Request("x", (), b"", check=check), replies) == [Outcome.OK] * 50
+    assert check.asked == 1
+
+
+@pytest.mark.parametrize("frames", [[], [60]])
+@pytest.mark.parametrize("at", [[], [40], [1, 30, 100]])
+def test_a_message_in_several_frames_or_reads_is_decoded_once(at, frames):
+    """But for the first stream of 4096, which is decoded in any case."""
+    check = Counting(partial(kserve_grpc.check_answer, DECLARED))
+    sent = [(in_frames(INFER_REPLY[:-1] + bytes([n]), frames), at) for n in range(50)]
+    assert over_grpc(Request(METHOD, (), b"", check=check), sent) == [Outcome.OK] * 50
+    assert check.asked == 1
+
+
+def test_what_is_known_of_one_length_of_the_json_is_not_of_another():
+    """The same body is another answer when its head says where its JSON ends."""
+    check = partial(kserve_http.check_answer, DECLARED)
+    found = [
+        (REPLY_HEAD, BODY),
+        (REPLY_HEAD | {"inference-header-content-length": str(JSON_SIZE - 1)}, BODY),
+    ] * 3
+    found += [
+        (REPLY_HEAD | {"content-encoding": "gzip"}, BODY),
+        (REPLY_HEAD | {"content-encoding": ""}, BODY),
+    ]
+    replies = [cuts(as_reply(*one, n), [20]) for n, one in enumerate(found)]
+    outcomes = [Outcome.OK, Outcome.PROTOCOL] * 3 + [Outcome.PROTOCOL, Outcome.OK]
+    assert over_http(Request("x", (), b"", check=check), replies) == outcomes
 
 
 PROFILE = """
