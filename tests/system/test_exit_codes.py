@@ -149,7 +149,13 @@ def test_a_proxy_whose_server_is_gone_is_no_result(profile, tmp_path):
         lambda n: (0.0, 500, "device error") if n > 200 else (0.001, 200, None),
         lambda n: (0.0, 400, "no such input") if n > 200 else (0.001, 200, None),
     ],
-    ids=["full now and then", "full from then on", "a third fails", "errors from then on", "refusals from then on"],
+    ids=[
+        "full now and then",
+        "full from then on",
+        "a third fails",
+        "errors from then on",
+        "refusals from then on",
+    ],
 )
 def test_a_server_that_answers_misses_its_objectives(profile, tmp_path, answer):
     with Mock(answer) as mock:

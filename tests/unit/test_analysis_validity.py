@@ -589,7 +589,10 @@ def test_a_server_that_went_away(tmp_path, rows, outage):
 def test_failures_by_chance_are_no_outage_however_many(tmp_path, outcome, status, share):
     """1,000 requests that fail independently: a stretch of ten is ordinary then, and a missed objective stays one."""
     fails = np.random.default_rng(7).random(1000) < share
-    rows = [row(i * 10 * MS, MS, **({"outcome": outcome, "status": status} if bad else {})) for i, bad in enumerate(fails)]
+    rows = [
+        row(i * 10 * MS, MS, **({"outcome": outcome, "status": status} if bad else {}))
+        for i, bad in enumerate(fails)
+    ]
     doubts, summary = found(tmp_path, rows, objectives=["failure rate < 1%"])
     assert "outage" not in doubts
     assert (summary["slo"][0]["verdict"], exit_code(summary)) == ("fail", ExitCode.MISSED)

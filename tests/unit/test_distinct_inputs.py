@@ -103,7 +103,11 @@ def test_each_worker_walks_through_its_own_slice(counts, rnd):
     seen: set[int] = set()
     requests, repeated = 0, 0
     for picks, began in zip(shots.picks, (counts, open_counts), strict=True):
-        sent = [int(shots.inputs[picks[k::n][i % len(picks[k::n])]]) for k, m in enumerate(began) for i in range(m)]
+        sent = [
+            int(shots.inputs[picks[k::n][i % len(picks[k::n])]])
+            for k, m in enumerate(began)
+            for i in range(m)
+        ]
         requests, repeated = requests + len(sent), repeated + len(sent) - len(set(sent) - seen)
         seen |= set(sent)
     row = told(planned, shots, counts, open_counts)["k"]
