@@ -20,6 +20,7 @@ _TYPES: dict[str, type[np.signedinteger[Any]]] = {
     "seq": np.int64, "phase": np.int16, "kind": np.int16, "due_ns": np.int64, "sent_ns": np.int64, "done_ns": np.int64,
     "length": np.int32, "items": np.int32, "outcome": np.int8, "status": np.int32, "detail": np.int32,
 }  # fmt: skip
+_OLDER_PLANNED_CANCEL = "cancelled as the profile asks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,7 @@ def columns_of(run: Run) -> Columns:
                 part = _filled(values)
             column.take(part, len(batch))
     found: dict[str, Any] = {name: column.whole() for name, column in filling.items()}
+    _name_planned_cancels(found, texts)
     _sort(found)
     columns = Columns(**found, texts=tuple(texts)).of_phases(0, np.iinfo(np.int16).max - 1)
     ok = np.asarray(columns.outcome == int(Outcome.OK), np.bool_)
@@ -144,6 +146,15 @@ def _detail(column: Any, texts: dict[str, int]) -> Ints | int:
     coded = column.dictionary_encode()
     places = {text: texts.setdefault(text, len(texts)) for text in coded.dictionary.to_pylist()}
     return _places(coded, places, NEVER)
+
+
+def _name_planned_cancels(found: dict[str, Small], texts: dict[str, int]) -> None:
+    """Reads older run folders, in which only the text of a cancelled request told that the profile had asked for it."""
+    planned = [place for text, place in texts.items() if text.startswith(_OLDER_PLANNED_CANCEL)]
+    if planned:
+        outcome = found["outcome"]
+        theirs = (outcome == Outcome.CANCELLED) & np.isin(found["detail"], planned)
+        found["outcome"] = np.where(theirs, outcome.dtype.type(Outcome.PLANNED_CANCEL), outcome)
 
 
 def _sort(found: dict[str, Small]) -> None:

@@ -8,6 +8,7 @@ a client at its limit, or a server that went away in the middle (`outage`).
 
 from typing import Any
 
+from loadgen.analysis.slo import Verdict
 from loadgen.exits import ExitCode
 
 OF_THE_ANSWERS = frozenset({"failures", "rejected", "dropped", "interrupted", "unfinished", "unknown_ends"})
@@ -17,8 +18,8 @@ def exit_code(summary: dict[str, Any]) -> ExitCode:
     """Of a summary as `summarise` makes it."""
     verdicts = {row["verdict"] for row in summary["slo"]}
     believed = all(d["code"] in OF_THE_ANSWERS for d in summary["doubts"] if d["invalidates"])
-    if "fail" in verdicts and believed:
+    if Verdict.FAIL in verdicts and believed:
         return ExitCode.MISSED
-    if not summary["valid"] or "inconclusive" in verdicts:
+    if not summary["valid"] or Verdict.INCONCLUSIVE in verdicts:
         return ExitCode.NOT_VALID
     return ExitCode.OK

@@ -39,7 +39,10 @@ class _Pool(Run):
 
 
 def pool(runs: Sequence[Run]) -> Run:
-    """One or more runs as one.  Raises LoadgenError where their kinds differ: their requests are not alike."""
+    """One or more finished runs, each of one sender, as one; their doubts stay their own.
+
+    Raises LoadgenError where their kinds differ: their requests are not alike.
+    """
     first = runs[0]
     kinds = [kind["name"] for kind in first.info.get("kinds", [])]
     for run in runs:
@@ -50,24 +53,12 @@ def pool(runs: Sequence[Run]) -> Run:
     if len(runs) == 1:
         return first
     phases: list[dict[str, Any]] = []
-    senders: list[dict[str, Any]] = []
-    beats: list[dict[str, Any]] = []
     server: list[dict[str, Any]] = []
     for place, run in enumerate(runs):
-        shift = {"phase": len(phases), "worker": len(senders)}
-        beats += [beat | {key: beat.get(key, 0) + by for key, by in shift.items()} for beat in run.beats]
         phases += [phase | {"name": _name(place, phase["name"])} for phase in run.info.get("phases", [])]
-        senders += (run.info.get("client") or {}).get("senders") or [{}]
         server += [line | {"phase": _name(place, line.get("phase"))} for line in run.server]
-    unfinished = [run.info["status"] for run in runs if run.info["status"] != "finished"]
-    info = first.info | {
-        "phases": phases,
-        "status": unfinished[0] if unfinished else "finished",
-        "client": (first.info.get("client") or {}) | {"senders": senders},
-        "doubts": [doubt for run in runs for doubt in run.info.get("doubts", [])],
-    }
-    rows = sum(run.rows for run in runs)
-    return _Pool(first.path, info, [], rows, server, beats, tuple(runs))
+    info = first.info | {"phases": phases, "doubts": []}
+    return _Pool(first.path, info, [], sum(run.rows for run in runs), server, runs=tuple(runs))
 
 
 def _name(place: int, phase: object) -> str:

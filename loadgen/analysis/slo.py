@@ -25,7 +25,7 @@ assumes (`Assumption`).
 
 import math
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
+from enum import StrEnum, auto
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,14 @@ from loadgen.traffic.objective import RATES, SHARES, STREAM_TIMES, TIMES, Object
 ALPHA = 0.05
 Ordered = Ints | Tally
 UNKNOWN = "how many requests were on their way when the run was killed is not known"
+
+
+class Verdict(StrEnum):
+    """Worst first."""
+
+    FAIL = auto()
+    INCONCLUSIVE = auto()
+    PASS = auto()
 
 
 class Assumption(StrEnum):
@@ -135,12 +143,12 @@ def _assumption(objective: Objective) -> Assumption | None:
     return Assumption.INDEPENDENT if sampled else None
 
 
-def verdict(objective: Objective, found: Estimate) -> str:
+def verdict(objective: Objective, found: Estimate) -> Verdict:
     """Passes when all of the interval holds, fails when none of it does, else inconclusive."""
     if found.value is None or found.low is None or found.high is None:
-        return "inconclusive"
+        return Verdict.INCONCLUSIVE
     holds = [objective.holds(bound) for bound in (found.low, found.high)]
-    return "pass" if all(holds) else "inconclusive" if any(holds) else "fail"
+    return Verdict.PASS if all(holds) else Verdict.INCONCLUSIVE if any(holds) else Verdict.FAIL
 
 
 def _estimate(objective: Objective, seen: Measured) -> Estimate:

@@ -1,8 +1,9 @@
-"""summary.json: what scripts read of a run.  Its keys are a public contract; they only ever grow.
+"""summary.json: what scripts read of a run.  Its keys are a public contract: more may come at any time, and
+CHANGELOG.md names each that is renamed or taken away.
 
 Pure reading of a run folder: the same folder gives the same summary, on any machine, at any time.
 Warm-up phases are listed, and are in no total, no objective and no server figure.  A figure that could
-not be measured is None with its n.  This module must not know how a summary is shown.
+not be measured is None with its n.
 """
 
 from collections.abc import Iterable

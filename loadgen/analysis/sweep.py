@@ -11,7 +11,6 @@ import json
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
-from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +19,7 @@ import numpy as np
 from loadgen.analysis.conclusion import OF_THE_ANSWERS
 from loadgen.analysis.contest import DRAWS, Floats, Outcome, contest, effect, front
 from loadgen.analysis.pool import pool
+from loadgen.analysis.slo import Verdict
 from loadgen.analysis.summary import summarise
 from loadgen.records import LoadgenError
 from loadgen.runfile import RUN
@@ -31,6 +31,7 @@ FORMAT = 1
 JOURNAL, BLOCKS, RESULT, PAGE = "sweep.json", "blocks", "result.json", "sweep.html"
 ALWAYS = ("requests/s > 0", "items/s > 0", "latency p50 < 100h", "latency p99 < 100h")
 _KEYS = {"sweep", "profile", "model", "target", "protocol", "repository", "base", "command", "visits"}
+RANK = {verdict: place for place, verdict in enumerate(Verdict)}  # larger is better
 ONE_BLOCK = (
     "one block fails it although all of them together pass: runs differ by more than chance within one"
 )
@@ -65,18 +66,6 @@ def finished(path: Path, block: Block) -> bool:
         return False
 
 
-class Meets(IntEnum):
-    """Whether the objectives hold, worst first; a run's verdict has the same names."""
-
-    FAIL = 0
-    INCONCLUSIVE = 1
-    PASS = 2
-
-    @property
-    def text(self) -> str:
-        return self.name.lower()
-
-
 @dataclass(frozen=True, slots=True)
 class Cell:
     """A configuration under a load, over the requests of all its blocks; None where nothing was measured.
@@ -91,7 +80,7 @@ class Cell:
     load: str
     blocks: int = 0
     n: int = 0
-    verdict: str | None = None
+    verdict: Verdict | None = None
     objectives: list[dict[str, Any]] = field(default_factory=list)
     best_in: float | None = None
     achieved_per_s: float | None = None
@@ -118,7 +107,7 @@ class Best:
 
     configuration: str | None
     leading: str | None
-    compared: str | None
+    compared: Verdict | None
     verdict: str
     probability: float | None
     worse_by_at_most: float | None
@@ -129,7 +118,9 @@ class Best:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """Of all blocks: `score` candidates x loads x rounds, NaN where nothing was measured; `meets` candidates x loads."""
+    """Of all blocks: `score` candidates x loads x rounds, NaN where nothing was measured; `meets` (RANK) candidates x
+    loads.
+    """
 
     score: Floats
     meets: Floats
@@ -181,7 +172,7 @@ def _measured(path: Path, sweep: Sweep, done: list[Block]) -> _Measured:
             mine = sorted((b for b in done if (b.configuration, b.load) == (i, j)), key=lambda b: b.round)
             cell = _cell(path, sweep, (i, j), mine, found)
             if cell.blocks:
-                found.meets[i, j] = Meets[(cell.verdict or "pass").upper()]
+                found.meets[i, j] = RANK[cell.verdict or Verdict.PASS]
             found.cells.append(cell)
     return found
 
@@ -193,7 +184,7 @@ def _cell(path: Path, sweep: Sweep, place: tuple[int, int], blocks: list[Block],
         return cell
     wanted = [sweep.contest.text, *sweep.objectives, *ALWAYS]
     runs: list[Run] = []
-    verdicts: list[list[str]] = [[] for _ in sweep.objectives]
+    verdicts: list[list[Verdict]] = [[] for _ in sweep.objectives]
     doubts: Counter[str] = Counter()
     for block in blocks:
         runs.append(read_run(path / BLOCKS / block.name))
@@ -234,25 +225,25 @@ def _always(summary: dict[str, Any]) -> list[float | None]:
     return [_number(_observed(row)) for row in summary["slo"][-len(ALWAYS) :]]
 
 
-def _objective(row: dict[str, Any], blocks: list[str]) -> dict[str, Any]:
+def _objective(row: dict[str, Any], blocks: list[Verdict]) -> dict[str, Any]:
     """A row of `judge` on all requests of a cell, with its blocks' verdicts, and a note where these speak against it."""
     notes = [row["note"]] if row["note"] else []
-    if row["verdict"] == "pass" and "fail" in blocks:
+    if row["verdict"] is Verdict.PASS and Verdict.FAIL in blocks:
         notes.append(ONE_BLOCK)
     return row | {"blocks": blocks, "note": "; ".join(notes) or None}
 
 
-def _verdict(objectives: list[dict[str, Any]]) -> str | None:
+def _verdict(objectives: list[dict[str, Any]]) -> Verdict | None:
     """Of a cell.  An interval from all requests takes them as independent: that a block of them fails shows that they
     are not, and then the cell does not pass.
     """
     if not objectives:
         return None
     verdicts = {row["verdict"] for row in objectives}
-    if "fail" in verdicts:
-        return "fail"
-    unsure = "inconclusive" in verdicts or any("fail" in row["blocks"] for row in objectives)
-    return "inconclusive" if unsure else "pass"
+    if Verdict.FAIL in verdicts:
+        return Verdict.FAIL
+    unsure = Verdict.INCONCLUSIVE in verdicts or any(Verdict.FAIL in row["blocks"] for row in objectives)
+    return Verdict.INCONCLUSIVE if unsure else Verdict.PASS
 
 
 def _observed(row: dict[str, Any]) -> float:
@@ -262,21 +253,21 @@ def _observed(row: dict[str, Any]) -> float:
     return np.nan if row["metric"] in RATES or not row["n"] else np.inf
 
 
-def _compared(sweep: Sweep, seen: _Measured) -> tuple[Meets, Outcome]:
+def _compared(sweep: Sweep, seen: _Measured) -> tuple[Verdict, Outcome]:
     """The contest among the best there are: those that pass, else those that may, else all."""
-    for level in reversed(Meets):
-        rivals = _score(sweep.contest, seen.meets, min(level, Meets.INCONCLUSIVE))
+    for level in reversed(Verdict):
+        rivals = _score(sweep.contest, seen.meets, min(level, Verdict.INCONCLUSIVE, key=RANK.__getitem__))
         outcome = contest(seen.score, _score(sweep.contest, seen.meets, level), sweep.seed, rivals=rivals)
         if outcome.best is not None:
             break
     return level, outcome
 
 
-def _score(best: Objective, meets: Floats, level: Meets) -> Callable[[Floats], Floats]:
+def _score(best: Objective, meets: Floats, level: Verdict) -> Callable[[Floats], Floats]:
     """What makes a number a candidate of figures with candidates x loads as last axes: larger is better; 0 where the
     objectives do not hold to that level; NaN where a load has not been measured.
     """
-    there = meets >= level
+    there = meets >= RANK[level]
 
     def score(shown: Floats) -> Floats:
         with np.errstate(divide="ignore"):
@@ -311,7 +302,7 @@ def _effects(sweep: Sweep, outcome: Outcome) -> list[dict[str, Any]]:
     return rows
 
 
-def _best(sweep: Sweep, outcome: Outcome, level: Meets, seen: _Measured, waited_for: list[bool]) -> Best:
+def _best(sweep: Sweep, outcome: Outcome, level: Verdict, seen: _Measured, waited_for: list[bool]) -> Best:
     """The winner, and how far it can be trusted.  Nothing is settled until every configuration that could be loaded
     (`waited_for`) has been measured.
     """
@@ -321,12 +312,14 @@ def _best(sweep: Sweep, outcome: Outcome, level: Meets, seen: _Measured, waited_
         names[i] for i in np.argsort(-shares).tolist() if i != outcome.best and shares[i] >= 0.05  # noqa: PLR2004
     ]  # fmt: skip
     leading = None if outcome.best is None else names[outcome.best]
-    verdict = {Meets.PASS: outcome.verdict, Meets.INCONCLUSIVE: "inconclusive", Meets.FAIL: "none"}[level]
+    verdict = {Verdict.PASS: outcome.verdict, Verdict.INCONCLUSIVE: "inconclusive", Verdict.FAIL: "none"}[
+        level
+    ]
     settled = not np.isnan(outcome.scores[waited_for]).any() and any(waited_for)
     return Best(
-        configuration=leading if level is Meets.PASS else None,
+        configuration=leading if level is Verdict.PASS else None,
         leading=leading,
-        compared=None if leading is None or not sweep.objectives else level.text,
+        compared=None if leading is None or not sweep.objectives else level,
         verdict="inconclusive" if seen.invalid or not settled else verdict,
         probability=None if outcome.best is None else _probability(outcome, outcome.best),
         worse_by_at_most=None if outcome.worse is None else round(outcome.worse, 4),

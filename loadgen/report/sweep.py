@@ -5,6 +5,7 @@ from __future__ import annotations
 import html
 from typing import TYPE_CHECKING, Any
 
+from loadgen.analysis.slo import Verdict
 from loadgen.report import words
 from loadgen.report.charts import BLUE, GREEN, GREY, ORANGE, RED, Figure, _layout, _log
 from loadgen.report.html import library, script_json
@@ -76,9 +77,9 @@ def _headline(result: dict[str, Any]) -> str:
     if best["leading"] is None:
         return f"{wish}: {none} {of}"
     if len(result["configurations"]) == 1:
-        may = "may or may not meet" if best["compared"] == "inconclusive" else "does not meet"
+        may = "may or may not meet" if best["compared"] == Verdict.INCONCLUSIVE else "does not meet"
         return f"{wish}: {best['leading']} {may} the objectives"
-    if best["compared"] == "inconclusive":
+    if best["compared"] == Verdict.INCONCLUSIVE:
         return (
             f"{wish}: undecided, none {of} is known to meet the objectives; "
             f"of those that may, {best['leading']} leads"
@@ -90,7 +91,10 @@ def _trust(result: dict[str, Any]) -> str:
     """How far the comparison can be trusted, and on what that rests."""
     best, blocks = result["best"], result["blocks"]
     if best["probability"] is None:
-        among = {"pass": " that meets the objectives", "inconclusive": " that may meet the objectives"}
+        among = {
+            Verdict.PASS: " that meets the objectives",
+            Verdict.INCONCLUSIVE: " that may meet the objectives",
+        }
         alone = len(result["configurations"]) == 1
         if best["verdict"] == "only" or alone:
             which = "the only configuration" if alone else f"the only one{among.get(best['compared'], '')}"
@@ -121,12 +125,7 @@ def _judged(result: dict[str, Any], name: str) -> list[str]:
 
 def judged_words(row: dict[str, Any]) -> str:
     """One objective of a cell: what was observed, the interval, how many requests, what the blocks say one by one."""
-    between = ""
-    if row["interval"] and row["interval"][0] != row["interval"][1]:
-        low, high = (
-            "unbounded" if end is None else words.figure(row["metric"], end) for end in row["interval"]
-        )
-        between = f" ({low} to {high}: 95 % if requests were independent)"
+    between = f" ({told})" if (told := words.interval(row)) else ""
     blocks = f", blocks {' '.join(row['blocks'])}" if len(row["blocks"]) > 1 else ""
     note = f"; {row['note']}" if row["note"] else ""
     return f"{row['objective']}: observed {words.observed(row)}{between}, n {row['n']}{blocks}{note}"
@@ -164,7 +163,7 @@ def print_sweep(result: dict[str, Any], console: Console) -> None:
             Row(
                 name,
                 figures(cell, names),
-                dim=cell["verdict"] == "fail",
+                dim=cell["verdict"] == Verdict.FAIL,
                 apart=last not in (None, cell["configuration"]),
             )
         )
@@ -223,9 +222,9 @@ def plane(result: dict[str, Any]) -> Figure:
             "text": [html.escape(c["configuration"]) + _blocks(c) for c in cells],
             "marker": {"color": _COLORS[place % len(_COLORS)],
                        "size": [14 if c["configuration"] == best else 8 for c in cells],
-                       "symbol": ["star" if c["configuration"] == best else "circle-open" if c["verdict"] == "inconclusive"
+                       "symbol": ["star" if c["configuration"] == best else "circle-open" if c["verdict"] == Verdict.INCONCLUSIVE
                                   else "circle" for c in cells],
-                       "opacity": [0.45 if c["verdict"] == "fail" else 1 for c in cells],
+                       "opacity": [0.45 if c["verdict"] == Verdict.FAIL else 1 for c in cells],
                        "line": {"color": RED, "width": [1.5 if c["front"] else 0 for c in cells]}},
             "hovertemplate": "%{text}<br>%{x:.4g} requests/s, P99 %{y:.4g} ms<extra>%{fullData.name}</extra>",
         })  # fmt: skip

@@ -11,6 +11,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
+from loadgen.analysis.slo import Verdict
 from loadgen.analysis.words import amount
 from loadgen.report.table import Row, print_table
 from loadgen.report.words import (
@@ -39,8 +40,7 @@ from loadgen.runfile import REPORT
 _MOST_BATCHES = 8
 _BAR = 24
 _MOST_COLUMNS, _FULL = 7, 80  # counts and rates in one table, as long as it fits
-_COVERS = {"independent requests": "95 % if requests were independent: ", None: ""}
-_STYLE = {"pass": "green", "fail": "bold red", "inconclusive": "yellow"}
+_STYLE = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.INCONCLUSIVE: "yellow"}
 
 
 def print_summary(summary: dict[str, Any], console: Console, path: Path | None = None) -> None:
@@ -297,7 +297,7 @@ def _objectives(rows: list[dict[str, Any]], console: Console) -> None:
         return
     console.print()
     for row in rows:
-        between = interval(row) and f" ({_COVERS[row['assumes']]}{interval(row)})"
+        between = f" ({told})" if (told := interval(row)) else ""
         note = f"; {row['note']}" if row["note"] else ""
         console.print(
             Text.assemble(

@@ -6,12 +6,14 @@ Used by every report.  This module must not know where a figure is shown.
 import math
 from typing import Any
 
+from loadgen.analysis.slo import Assumption
 from loadgen.analysis.words import amount
 from loadgen.traffic.objective import RATES, SHARES, TIMES
 from loadgen.units import show_bytes, show_ns
 
 NONE = "-"
 _WITHIN = 1.96  # standard deviations: 95 % of Poisson plans lie within
+_COVERS = {Assumption.INDEPENDENT: "95 % if requests were independent: ", None: ""}
 _REASONS = 8  # for an end that are listed
 
 
@@ -258,12 +260,12 @@ def observed(row: dict[str, Any]) -> str:
 
 
 def interval(row: dict[str, Any]) -> str:
-    """From where to where an objective's figure may lie; "" where it was compared as observed."""
+    """From where to where an objective's figure may lie, behind what that rests on; "" where it was compared as observed."""
     low, high = row["interval"] or (None, None)
     if low == high:
         return ""
     ends = (figure(row["metric"], end) if end is not None else "unbounded" for end in (low, high))
-    return " to ".join(ends)
+    return _COVERS[row["assumes"]] + " to ".join(ends)
 
 
 def drain_lines(summary: dict[str, Any]) -> list[str]:

@@ -419,6 +419,23 @@ def test_an_outage_is_a_failure_and_its_hint_never_asks_for_less(tmp_path, outco
     assert (counts["failed"] + counts["timeout"], counts["rejected"]) == (20, 0)
 
 
+@pytest.mark.parametrize("others", [True, False])
+def test_planned_cancels_of_older_folders_are_no_interruption(tmp_path, others):
+    """There they were `cancelled`, and a text told the difference."""
+    old = "cancelled as the profile asks"
+    texts = [old, f"{old}: stream reset by the server"] * 50
+    rows = [row(i, MS, outcome=Outcome.CANCELLED, detail=text) for i, text in enumerate(texts)]
+    objectives = ["latency p95 < 1s", "failure rate < 1%"]
+    rows = (steady(1000) if others else []) + rows
+    summary = found(tmp_path / "a", rows, objectives=objectives)[1]
+    counts = summary["total"]["counts"]
+    assert (counts["planned_cancels"], counts.get("cancelled")) == (100, None)
+    assert {r["verdict"] for r in summary["slo"]} == {"pass" if others else "inconclusive"}
+    by_us = row(5 * S, 5 * S, outcome=Outcome.CANCELLED, detail="the run was interrupted")
+    counts = found(tmp_path / "b", [*rows, by_us])[1]["total"]["counts"]
+    assert (counts["planned_cancels"], counts["cancelled"]) == (100, 1)
+
+
 def test_many_planned_cancels_with_as_many_texts_are_no_failures(tmp_path):
     """2,500 of 10,000, each with words of its own."""
     rows = []

@@ -8,8 +8,9 @@ from rich.console import Console
 from loadgen.analysis.summary import summarise
 from loadgen.records import Outcome
 from loadgen.report.html import render
+from loadgen.report.sweep import judged_words
 from loadgen.report.text import print_summary
-from loadgen.report.words import cores, figure, observed, rate, share
+from loadgen.report.words import cores, figure, interval, observed, rate, share
 from loadgen.runread import read_run
 from tests.support.example_run import example
 from tests.support.runs import MS, S, build, phase, row, statistics, steady, window
@@ -38,9 +39,24 @@ def test_no_report_of_a_run_calls_itself_sure(tmp_path):
     for text in (shown(summary), page):
         assert re.search(r"\b(sure|certain|confident|confidence)\b", text) is None
         assert len(re.findall(r"95 %", text)) == len(
-            re.findall(r"95 %(?: interval)? if requests\s+were\s+independent", text)
+            re.findall(r"95 % if requests\s+were\s+independent", text)
         )
         assert "95 %" in text
+
+
+def test_an_interval_says_what_it_rests_on_alike_everywhere(tmp_path):
+    """Of a maximum it is what may come of a cancelled request: nothing that holds to 95 %."""
+    cancelled = row(5 * S, 10 * MS, outcome=Outcome.CANCELLED)
+    rows = [*steady(985), *steady(15, service=20 * MS), cancelled]
+    path = build(tmp_path / "run", rows, objectives=["latency p99 < 1s", "latency max < 1s"])
+    summary = summarise(path)
+    told = [interval(one) for one in summary["slo"]]
+    assert told == ["95 % if requests were independent: 10 ms to 20 ms", "20 ms to unbounded"]
+    text, html = " ".join(shown(summary).split()), render(read_run(path), summary)
+    for one, words in zip(summary["slo"], told, strict=True):
+        assert f"observed 20 ms ({words}), n" in text
+        assert f"<td>{words}</td>" in html
+        assert f"observed 20 ms ({words}), n" in judged_words(one | {"blocks": []})
 
 
 def test_the_drain_and_the_rate_with_it_stand_beside_the_rate(tmp_path):
