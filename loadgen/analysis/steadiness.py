@@ -8,6 +8,8 @@ explains both.  Medians are of service, the server's side.
   ramp has more in flight at its end without falling behind).  It grew when it did so by more than BEHIND of the
   arrivals in between, and by more than chance (three standard deviations of two Poisson counts).  A long but
   constant service time has a constant backlog; one straggler is one request.
+  Where arrivals do not come at one rate (bursts, stamps of whole seconds), such tenths say little: there the backlog at
+  the end of the load is compared with the one that it would have been with the latencies of its start, by the same bounds.
 * drift: the medians of the first and the last third differ by more than DRIFT.
 * unsteady: in any of ten equal windows the median differs from the phase's by more than DRIFT, beyond what
   its own sample explains (four standard deviations, from order statistics), or the rate of answers by more than a
@@ -33,6 +35,7 @@ from loadgen.units import show_ns
 BEHIND = 0.05
 DRIFT, DRIFT_LEAST = 1.5, 30  # between medians; requests in each third
 WINDOWS, RATE_VARIES, LATENCIES = 10, 0.25, 5
+_BUILDING_UP = "a queue was building up: latencies here grow with the length of the phase"
 
 
 def doubts(told: dict[str, Any], figures: dict[str, Any], rows: Frame, finished: bool) -> list[Doubt]:
@@ -70,15 +73,39 @@ def _not_sustained(
     scale = max(1.0, arrived[1] / arrived[0]) if arrived[0] else 1.0
     grew = after - before * scale
     between = int(np.count_nonzero((due >= sum(middle) // 2) & (due < end)))
-    if grew <= BEHIND * between or grew <= 3 * float(np.sqrt(after + before)):
-        return []
+    if not _beyond(after, before, grew, between):
+        return [] if _constant(due, start, end) else _left_over(told, ok, end)
     text = (
         f"phase {told['name']}: {after:.0f} requests were waiting or in flight when the load ended, {before:.0f} in "
         f"the middle of it; {_per_s(figures['achieved_per_s'])} of {_per_s(figures['offered_per_s'])} requests/s "
         "asked were answered"
     )
-    hint = "a queue was building up: latencies here grow with the length of the phase"
-    return [Doubt("not_sustained", text, hint)]
+    return [Doubt("not_sustained", text, _BUILDING_UP)]
+
+
+def _beyond(after: float, before: float, grew: float, arrivals: int) -> bool:
+    return grew > BEHIND * arrivals and grew > 3 * float(np.sqrt(after + before))
+
+
+def _left_over(told: dict[str, Any], ok: Frame, end: int) -> list[Doubt]:
+    """`ok`: the successes, of arrivals of any pattern."""
+    due, latency = ok.due_ns, ok.latency_ns
+    if due.size < DRIFT_LEAST:
+        return []
+    left = int(np.count_nonzero((due <= end) & (ok.done_ns > end)))
+    early = latency[
+        due <= np.sort(due)[max(DRIFT_LEAST, due.size // 10) - 1]
+    ]  # with all that were due at once
+    slower = early.size - np.searchsorted(np.sort(early), end - due[due <= end], side="right")
+    explained = float(slower.sum()) / early.size
+    if not _beyond(left, explained, left - explained, due.size):
+        return []
+    drain = int(ok.done_ns.max()) - end
+    text = (
+        f"phase {told['name']}: {left} requests were waiting or in flight when the load ended, where the latencies of its "
+        f"start explain {explained:.0f}; they took {show_ns(drain)} more"
+    )
+    return [Doubt("not_sustained", text, _BUILDING_UP)]
 
 
 def _per_s(rate: float | None) -> str:
@@ -117,7 +144,8 @@ def _drift(told: dict[str, Any], rows: Frame, start: int, end: int) -> list[Doub
         f"phase {told['name']}: median service time went from {show_ns(a)} in the first third "
         f"to {show_ns(b)} in the last"
     )
-    hint = "warm up for longer" if a > b else "the server slowed down: no steady state, lower the rate"
+    less = "lower the rate" if told["loop"] == "open" else "use fewer users"
+    hint = "warm up for longer" if a > b else f"the server slowed down: no steady state, {less}"
     return [Doubt("drift", text, hint)]
 
 

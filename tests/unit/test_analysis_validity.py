@@ -218,6 +218,32 @@ def test_a_poisson_stream_near_capacity_is_sustained(tmp_path):
     assert "not_sustained" not in found(tmp_path, rows)[0]
 
 
+def served(due, per_s):
+    """Rows of a server that answers so many a second and no more, one after the other."""
+    free, rows = 0, []
+    for at in due:
+        free = max(free, at) + S // per_s
+        rows.append(row(at, free - at))
+    return rows
+
+
+SECONDS = [second * S for second in range(4) for _ in range(180)]  # stamps of whole seconds
+BURSTS = [2 * burst * S + i * 5 * MS for burst in range(3) for i in range(200)]  # 200/s and nothing, in turn
+
+
+@pytest.mark.parametrize(("due", "end", "left"), [(SECONDS, 3, 429), (SECONDS, 3.5, 398), (BURSTS, 5, 115)])
+def test_a_backlog_at_the_end_is_not_sustained_whatever_the_pattern_of_arrivals(tmp_path, due, end, left):
+    told = phase(planned=len(due), duration_ns=round(end * S), load_end_ns=round(end * S), end_ns=9 * S)
+    text = found(tmp_path / "slow", served(due, 97), [told, WARM])[0]["not_sustained"]["text"]
+    assert f": {left} requests were waiting or in flight when the load ended" in text
+    for name, rows in (
+        ("quick", [row(at, 50 * MS) for at in due]),
+        ("long", [row(at, 2 * S) for at in due]),
+        ("keeps up", served(due, 205)),
+    ):
+        assert "not_sustained" not in found(tmp_path / name, rows, [told, WARM])[0], name
+
+
 def closed_phase(**over):
     return [phase(loop="closed", users=4, planned=None, **over), WARM]
 
