@@ -4,12 +4,12 @@ Three doubts, of which a phase gets at most one of the last two, and none of the
 explains both.  Medians are of service, the server's side.
 
 * not_sustained (open loop): the backlog, requests due and not yet answered, grew.  Its mean over the last tenth
-  of the load is compared with that over the tenth around the middle, scaled by the rates of arrival there (a
-  ramp has more in flight at its end without falling behind).  It grew when it did so by more than BEHIND of the
-  arrivals in between, and by more than chance (three standard deviations of two Poisson counts).  A long but
-  constant service time has a constant backlog; one straggler is one request.
-  Where arrivals do not come at one rate (bursts, stamps of whole seconds), such tenths say little: there the backlog at
-  the end of the load is compared with the one that it would have been with the latencies of its start, by the same bounds.
+  of the load is compared with that over the tenth around the middle, scaled by the arrivals there.  It grew when
+  it did so by more than BEHIND of the arrivals in between, and by more than chance (three standard deviations of two
+  Poisson counts).  A long but constant service time has a constant backlog; one straggler is one request.
+  Where arrivals do not come at one rate (a ramp, bursts, stamps of whole seconds) such tenths say little: there the
+  backlog at the end of the load is compared, by the same bounds, with what it would have been with the latencies of
+  its start.
 * drift: the medians of the first and the last third differ by more than DRIFT.
 * unsteady: in any of ten equal windows the median differs from the phase's by more than DRIFT, beyond what
   its own sample explains (four standard deviations, from order statistics), or the rate of answers by more than a
@@ -63,10 +63,12 @@ def backlog(rows: Frame, start: int, end: int) -> float:
 def _not_sustained(
     told: dict[str, Any], figures: dict[str, Any], rows: Frame, start: int, end: int
 ) -> list[Doubt]:
+    ok = rows.where(rows.ok)  # what failed has doubts of its own
+    if not _constant(rows.due_ns, start, end):
+        return _left_over(told, ok, end)
     tenth = (end - start) // 10
     middle = (start + 9 * tenth // 2, start + 11 * tenth // 2)
     last = (end - tenth, end)
-    ok = rows.where(rows.ok)  # what failed has doubts of its own
     before, after = backlog(ok, *middle), backlog(ok, *last)
     due = rows.due_ns
     arrived = [int(np.count_nonzero((due >= a) & (due < b))) for a, b in (middle, last)]
@@ -74,7 +76,7 @@ def _not_sustained(
     grew = after - before * scale
     between = int(np.count_nonzero((due >= sum(middle) // 2) & (due < end)))
     if not _beyond(after, before, grew, between):
-        return [] if _constant(due, start, end) else _left_over(told, ok, end)
+        return []
     text = (
         f"phase {told['name']}: {after:.0f} requests were waiting or in flight when the load ended, {before:.0f} in "
         f"the middle of it; {_per_s(figures['achieved_per_s'])} of {_per_s(figures['offered_per_s'])} requests/s "
