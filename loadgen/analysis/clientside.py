@@ -130,7 +130,7 @@ def _late(
         text = f"phase {name}: requests were sent late: P99 of lag{which} {show_ns(rest)}" + (
             f", median service of successes {show_ns(service)}" if service is not None else ""
         )
-        own = for_realtime or "give it a core of its own, or ask for less"
+        own = for_realtime or "give it a core of its own, or use --workers"
         found.append(
             Doubt("late_sends", text, f"the client's own delay is in latency, not in service: {own}")
         )

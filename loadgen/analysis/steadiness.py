@@ -4,10 +4,12 @@ Three doubts, of which a phase gets at most one of the last two, and none of the
 explains both.  Medians are of service, the server's side.
 
 * not_sustained (open loop): the backlog, requests due and not yet answered, grew.  Its mean over the last tenth
-  of the load is compared with that over the tenth around the middle, scaled by the rates of arrival there (a
-  ramp has more in flight at its end without falling behind).  It grew when it did so by more than BEHIND of the
-  arrivals in between, and by more than chance (three standard deviations of two Poisson counts).  A long but
-  constant service time has a constant backlog; one straggler is one request.
+  of the load is compared with that over the tenth around the middle, scaled by the arrivals there.  It grew when
+  it did so by more than BEHIND of the arrivals in between, and by more than chance (three standard deviations of two
+  Poisson counts).  A long but constant service time has a constant backlog; one straggler is one request.
+  Where arrivals do not come at one rate (a ramp, bursts, stamps of whole seconds) such tenths say little: there the
+  backlog at the end of the load is compared, by the same bounds, with what it would have been with the latencies of
+  its start.
 * drift: the medians of the first and the last third differ by more than DRIFT.
 * unsteady: in any of ten equal windows the median differs from the phase's by more than DRIFT, beyond what
   its own sample explains (four standard deviations, from order statistics), or the rate of answers by more than a
@@ -33,6 +35,7 @@ from loadgen.units import show_ns
 BEHIND = 0.05
 DRIFT, DRIFT_LEAST = 1.5, 30  # between medians; requests in each third
 WINDOWS, RATE_VARIES, LATENCIES = 10, 0.25, 5
+_BUILDING_UP = "a queue was building up: latencies here grow with the length of the phase"
 
 
 def doubts(told: dict[str, Any], figures: dict[str, Any], rows: Frame, finished: bool) -> list[Doubt]:
@@ -60,25 +63,51 @@ def backlog(rows: Frame, start: int, end: int) -> float:
 def _not_sustained(
     told: dict[str, Any], figures: dict[str, Any], rows: Frame, start: int, end: int
 ) -> list[Doubt]:
+    ok = rows.where(rows.ok)  # what failed has doubts of its own
+    if not _constant(rows.due_ns, start, end):
+        return _left_over(told, ok, end)
     tenth = (end - start) // 10
     middle = (start + 9 * tenth // 2, start + 11 * tenth // 2)
     last = (end - tenth, end)
-    ok = rows.where(rows.ok)  # what failed has doubts of its own
     before, after = backlog(ok, *middle), backlog(ok, *last)
     due = rows.due_ns
     arrived = [int(np.count_nonzero((due >= a) & (due < b))) for a, b in (middle, last)]
     scale = max(1.0, arrived[1] / arrived[0]) if arrived[0] else 1.0
     grew = after - before * scale
     between = int(np.count_nonzero((due >= sum(middle) // 2) & (due < end)))
-    if grew <= BEHIND * between or grew <= 3 * float(np.sqrt(after + before)):
+    if not _beyond(after, before, grew, between):
         return []
     text = (
         f"phase {told['name']}: {after:.0f} requests were waiting or in flight when the load ended, {before:.0f} in "
         f"the middle of it; {_per_s(figures['achieved_per_s'])} of {_per_s(figures['offered_per_s'])} requests/s "
         "asked were answered"
     )
-    hint = "a queue was building up: latencies here grow with the length of the phase"
-    return [Doubt("not_sustained", text, hint)]
+    return [Doubt("not_sustained", text, _BUILDING_UP)]
+
+
+def _beyond(after: float, before: float, grew: float, arrivals: int) -> bool:
+    return grew > BEHIND * arrivals and grew > 3 * float(np.sqrt(after + before))
+
+
+def _left_over(told: dict[str, Any], ok: Frame, end: int) -> list[Doubt]:
+    """`ok`: the successes, of arrivals of any pattern."""
+    due, latency = ok.due_ns, ok.latency_ns
+    if due.size < DRIFT_LEAST:
+        return []
+    left = int(np.count_nonzero((due <= end) & (ok.done_ns > end)))
+    early = latency[
+        due <= np.sort(due)[max(DRIFT_LEAST, due.size // 10) - 1]
+    ]  # with all that were due at once
+    slower = early.size - np.searchsorted(np.sort(early), end - due[due <= end], side="right")
+    explained = float(slower.sum()) / early.size
+    if not _beyond(left, explained, left - explained, due.size):
+        return []
+    drain = int(ok.done_ns.max()) - end
+    text = (
+        f"phase {told['name']}: {left} requests were waiting or in flight when the load ended, where the latencies of its "
+        f"start explain {explained:.0f}; they took {show_ns(drain)} more"
+    )
+    return [Doubt("not_sustained", text, _BUILDING_UP)]
 
 
 def _per_s(rate: float | None) -> str:
@@ -117,7 +146,8 @@ def _drift(told: dict[str, Any], rows: Frame, start: int, end: int) -> list[Doub
         f"phase {told['name']}: median service time went from {show_ns(a)} in the first third "
         f"to {show_ns(b)} in the last"
     )
-    hint = "warm up for longer" if a > b else "the server slowed down: no steady state, lower the rate"
+    less = "lower the rate" if told["loop"] == "open" else "use fewer users"
+    hint = "warm up for longer" if a > b else f"the server slowed down: no steady state, {less}"
     return [Doubt("drift", text, hint)]
 
 

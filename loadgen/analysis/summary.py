@@ -51,7 +51,9 @@ def summarise(
     kept = frame.of_phases(measured)
     total = _total(kept, [parts[i] for i in measured], [spans[i] for i in measured],
                    [phases[i] for i in measured], [asked[i] for i in measured], kinds)  # fmt: skip
-    wanted = info.get("objectives", []) if objectives is None else objectives
+    if objectives is not None:
+        info = info | {"objectives": objectives}
+    wanted = info.get("objectives", [])
     names = [kind["name"] for kind in kinds]
     stream_kinds = _stream_kinds(frame, kinds)
     bounds = bounds_of(wanted, names, stream_kinds)

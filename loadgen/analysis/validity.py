@@ -6,6 +6,7 @@ mind.  Rules about the client itself are in loadgen.analysis.clientside, about t
 loadgen.analysis.steadiness.  This module must not know how doubts are shown or which exit code they lead to.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,10 +17,11 @@ from loadgen.analysis.figures import answered
 from loadgen.analysis.frame import Bools, Frame, measured_phases
 from loadgen.analysis.words import amount
 from loadgen.records import Doubt, Outcome
+from loadgen.traffic.objective import STREAM_TIMES, parse_objective
 from loadgen.units import show_ns
 
 MOST_LOST = 0.01  # a larger share of requests without an answer bends every percentile that is printed
-FEW, FEW_P999 = 100, 1000
+FEW = 100  # successes: of fewer, P99 is the maximum
 REFUSED, ERRORS = 3, 10  # so many in a row before a server is called away
 MOST_HITS = 0.01
 UNBATCHED = 1.05
@@ -268,15 +270,29 @@ def _outage(seen: Evidence) -> list[Doubt]:
 
 
 def _few(seen: Evidence) -> list[Doubt]:
+    """P99 is always shown; of other percentiles only those that an objective asks for matter."""
     n = seen.total["counts"]["ok"]
-    if not 0 < n < FEW_P999:
+    if not n:
         return []
     hint = "measure longer or at a higher rate"
     if n < FEW:
         text = f"P99 is of {amount(n, 'success')}: fewer than {FEW}, so it is the maximum"
         return [Doubt("few_samples", text, hint)]
-    text = f"P99.9 is of {n} successes: fewer than {FEW_P999}, so it is the maximum"
-    return [Doubt("few_samples", text, hint)]
+    return [Doubt("few_samples", text, hint) for text in _few_for_objectives(seen)]
+
+
+def _few_for_objectives(seen: Evidence) -> Iterator[str]:
+    kinds = [kind["name"] for kind in seen.info.get("kinds", [])]
+    for asked in map(parse_objective, seen.info.get("objectives", [])):
+        q = asked.quantile
+        if q is None or q >= 1 or asked.metric in STREAM_TIMES:
+            continue
+        mine = [rows.ok & (rows.kind == kinds.index(asked.kind)) if asked.kind in kinds else rows.ok
+                for _, _, rows in seen.measured]  # fmt: skip
+        n, least = sum(int(np.count_nonzero(ok)) for ok in mine), round(1 / (1 - q))
+        if 0 < n < least:
+            of = f" of {asked.kind}" if asked.kind in kinds else ""
+            yield f"P{100 * q:.6g}{of} is of {amount(n, 'success')}: fewer than {least}, so it is the maximum"
 
 
 def _steadiness(seen: Evidence) -> list[Doubt]:

@@ -48,11 +48,15 @@ def live_quantile(bins: np.ndarray[Any, Any], q: float) -> float | None:
 
 
 class LiveLine:
-    """Turns counters into one line of text; rates are over the time since the line before, or the first phase's start."""
+    """Turns counters into one line of text; rates are over the time since the line before, or the first phase's start.
+
+    The counters are of the whole run: the first line of a later phase has neither rates nor latencies of its own yet.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self._now = clock.now_ns
         self._last = (clock.now_ns(), 0, 0)
+        self._phase, self._ok_before = "", 0  # of the phase, and of those before it as of its first line
 
     def text(self, phase: str, elapsed_ns: int, planned_ns: int | None, watched: Any) -> str:
         """`watched` has the engine's counters (due, ok, failed, dropped), requests in flight and latency bins."""
@@ -60,13 +64,27 @@ class LiveLine:
         then, due, ended = self._last
         if not due:  # nothing was sent before this phase: the first line leaves out the time before it began
             then = max(then, now - max(elapsed_ns, 0))
+        begins = phase != self._phase
+        if begins:
+            self._phase, self._ok_before = phase, counts.ok if due else 0
+        own_rates = not (begins and due)
         seconds = max(now - then, 1) / 1e9
         self._last = (now, counts.due, counts.ok)
         of = f"/{planned_ns / 1e9:.0f} s" if planned_ns else " s"
+        parts = [f"{phase} {max(elapsed_ns, 0) / 1e9:.0f}{of}"]
+        if own_rates:
+            parts.append(f"asked {(counts.due - due) / seconds:.0f}/s")
+            parts.append(f"answered {(counts.ok - ended) / seconds:.0f}/s")
+        parts.append(f"in flight {watched.in_flight}")
+        if own_rates:
+            parts.append(self._latencies(watched))
+        parts.append(f"errors {counts.failed}")
+        if counts.dropped:
+            parts.append(f"dropped {counts.dropped}")
+        return "  ".join(parts)
+
+    def _latencies(self, watched: Any) -> str:
         p50, p99 = live_quantile(watched.bins, 0.5), live_quantile(watched.bins, 0.99)
-        tail = f"P50 ~{show_ns(p50)}  P99 ~{show_ns(p99)}" if p50 and p99 else "no answer yet"
-        return (
-            f"{phase} {max(elapsed_ns, 0) / 1e9:.0f}{of}  asked {(counts.due - due) / seconds:.0f}/s"
-            f"  answered {(counts.ok - ended) / seconds:.0f}/s  in flight {watched.in_flight}  {tail}"
-            f"  errors {counts.failed}" + (f"  dropped {counts.dropped}" if counts.dropped else "")
-        )
+        if p50 and p99 and watched.counts.ok > self._ok_before:
+            return f"P50 ~{show_ns(p50)}  P99 ~{show_ns(p99)}"
+        return "no answer yet"

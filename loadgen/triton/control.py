@@ -18,9 +18,10 @@ from loadgen.connect.options import ConnectOptions
 from loadgen.records import LoadgenError, ModelFacts
 from loadgen.target import Target
 from loadgen.triton import named
-from loadgen.triton.facts import model_facts
+from loadgen.triton.facts import FactsError, model_facts
 from loadgen.triton.grpc_link import GrpcLink
 from loadgen.triton.links import ANSWER_S, HttpLink, Link, NoServerError, ServerSaidError
+from loadgen.triton.shapes import STATISTICS, fault
 from loadgen.triton.words import load_failure, not_serving, one_line, without_control
 
 _POLL_S = 0.02
@@ -95,7 +96,13 @@ class Control:
         except ServerSaidError as why:
             if not why.absent:
                 raise self._unexpected(f"the configuration of {model!r}", why) from None
-        return replace(model_facts(version, metadata, config), binary=await self._takes_binary())
+        try:
+            facts = model_facts(version, metadata, config)
+        except FactsError as why:
+            raise LoadgenError(
+                f"{self.target.url} does not speak KServe v2: its {why.what} of model {model!r} is not one: {why.wrong}"
+            ) from None
+        return replace(facts, binary=await self._takes_binary())
 
     async def _takes_binary(self) -> bool:
         """Whether tensors may go in binary: always over gRPC; over HTTP unless the server's list lacks it."""
@@ -155,8 +162,11 @@ class Control:
                 raise LoadgenError(f"{self.target.url} has no statistics extension") from None
             raise await self._not_serving(model, version, why) from None
         rows = answer.get("model_stats") if isinstance(answer, dict) else None
-        if not isinstance(rows, list) or not all(isinstance(row, dict) and "version" in row for row in rows):
-            raise LoadgenError(f"{self.target.url}: its answer to a question for statistics holds none")
+        if not isinstance(rows, list) or (wrong := fault(rows, [STATISTICS], "model_stats")) is not None:
+            why_not = "" if not isinstance(rows, list) else f" that can be read: {wrong}"
+            raise LoadgenError(
+                f"{self.target.url}: its answer to a question for statistics holds none{why_not}"
+            )
         return rows
 
     async def trace(self, model: str, settings: Mapping[str, Any] | None = None) -> dict[str, Any]:

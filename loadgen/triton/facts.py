@@ -8,7 +8,16 @@ from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from typing import Any
 
-from loadgen.records import ModelFacts, TensorSpec
+from loadgen.records import LoadgenError, ModelFacts, TensorSpec
+from loadgen.triton.shapes import CONFIGURATION, METADATA, fault
+
+
+class FactsError(LoadgenError):
+    """An answer of JSON that is no model's metadata or configuration: which of the two, and where in it."""
+
+    def __init__(self, what: str, wrong: str) -> None:
+        self.what, self.wrong = what, wrong
+        super().__init__(f"the {what} is not one: {wrong}")
 
 
 class ServerKind(StrEnum):
@@ -21,7 +30,9 @@ class ServerKind(StrEnum):
 def server_kind(metadata: Any) -> ServerKind:
     """Of a server's KServe v2 metadata.  Only Triton has the schedule policy extension, whatever `--id` names it."""
     told = metadata if isinstance(metadata, Mapping) else {}
-    is_triton = told.get("name") == "triton" or "schedule_policy" in (told.get("extensions") or ())
+    extensions = told.get("extensions")
+    listed = isinstance(extensions, list) and "schedule_policy" in extensions
+    is_triton = told.get("name") == "triton" or listed
     return ServerKind.TRITON if is_triton else ServerKind.OTHER
 
 
@@ -32,7 +43,13 @@ def datatype(config_type: str) -> str:
 
 
 def model_facts(version: str, metadata: Mapping[str, Any], config: Mapping[str, Any] | None) -> ModelFacts:
-    """`version` is the one asked for.  Without a configuration the shapes are the full ones, as told."""
+    """`version` is the one asked for.  Without a configuration the shapes are the full ones, as told.
+
+    Raises FactsError.
+    """
+    _check("metadata", metadata, METADATA)
+    if config is not None:
+        _check("configuration", config, CONFIGURATION)
     versions = tuple(str(v) for v in metadata.get("versions") or ())
     if config is None:
         return ModelFacts(
@@ -46,7 +63,7 @@ def model_facts(version: str, metadata: Mapping[str, Any], config: Mapping[str, 
     texts = {
         key: value["string_value"]
         for key, value in (config.get("parameters") or {}).items()
-        if "string_value" in value
+        if value and value.get("string_value") is not None
     }
     return ModelFacts(
         name=metadata["name"],
@@ -58,6 +75,11 @@ def model_facts(version: str, metadata: Mapping[str, Any], config: Mapping[str, 
         parameters=texts,
         config=config,
     )
+
+
+def _check(what: str, answer: Any, shape: Any) -> None:
+    if (wrong := fault(answer, shape)) is not None:
+        raise FactsError(what, wrong)
 
 
 def _told(tensors: Any) -> tuple[TensorSpec, ...]:

@@ -106,7 +106,8 @@ class HttpLink:
 
     async def index(self) -> list[dict[str, Any]]:
         answer = await self._json("POST", "/v2/repository/index", {})
-        return [_dict(row) for row in answer] if isinstance(answer, list) else []
+        rows = [_dict(row) for row in answer] if isinstance(answer, list) else []
+        return [row for row in rows if isinstance(row.get("name"), str)]
 
     async def load(self, model: str, config: str | None, timeout_s: float) -> None:
         body = {} if config is None else {"parameters": {"config": config}}
@@ -123,7 +124,7 @@ class HttpLink:
     async def memory(self) -> list[str]:
         """The names of the system shared memory regions that the server knows."""
         answer = await self._json("GET", "/v2/systemsharedmemory/status")
-        return [str(_dict(row)["name"]) for row in answer] if isinstance(answer, list) else []
+        return [str(_dict(row).get("name")) for row in answer] if isinstance(answer, list) else []
 
     async def register_memory(self, name: str, key: str, size: int) -> None:
         body = {"key": key, "offset": 0, "byte_size": size}

@@ -45,7 +45,7 @@ class ServerWindow:
     batches: Mapping[int, Tally] = field(default_factory=dict)  # by batch size, a count an execution
     cache_hits: int = 0
     cache_misses: int = 0
-    went_back: bool = False  # a counter fell: reloaded or restarted in the window, nothing here can be told
+    went_back: bool = False  # a counter fell: reloaded or restarted in the window; or is no number: nothing here can be told
 
     @property
     def batch_sizes(self) -> dict[int, int]:
@@ -78,7 +78,10 @@ def window(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) ->
     """
     if after is None:
         return ServerWindow() if before is None else ServerWindow(went_back=True)
-    new, old = _total(after), _total(before) if before is not None else ServerWindow()
+    try:
+        new, old = _total(after), _total(before) if before is not None else ServerWindow()
+    except (AttributeError, KeyError, TypeError, ValueError):  # counters that are no numbers
+        return ServerWindow(went_back=True)
     batches = {size: tally - old.batches.get(size, Tally()) for size, tally in new.batches.items()}
     vanished = any(size not in new.batches and tally.count for size, tally in old.batches.items())
     result = ServerWindow(

@@ -27,7 +27,31 @@ def test_a_clean_run_has_no_doubt(tmp_path):
 
 def test_few_samples_are_flagged_with_n(tmp_path):
     assert "P99 is of 10 successes" in found(tmp_path / "a", steady(10))[0]["few_samples"]["text"]
-    assert "P99.9 is of 100 successes" in found(tmp_path / "b", steady(100))[0]["few_samples"]["text"]
+    assert "few_samples" not in found(tmp_path / "b", steady(100))[0]
+
+
+@pytest.mark.parametrize(
+    ("objective", "n", "text"),
+    [
+        ("latency p99.9 < 1s", 999, "P99.9 is of 999 successes: fewer than 1000,"),
+        ("latency p999 < 1s", 1000, None),
+        ("latency p99.5 < 1s", 199, "P99.5 is of 199 successes: fewer than 200,"),
+        ("latency p99.5 < 1s", 200, None),
+        ("short: lag p99.99 < 1s", 1000, "P99.99 of short is of 1000 successes: fewer than 10000,"),
+        ("latency p99 < 1s", 100, None),
+        ("latency max < 1s", 100, None),
+        ("failure rate < 1%", 100, None),
+        ("latency p99.9 < 1s", 40, "P99 is of 40 successes: fewer than 100,"),
+    ],
+)
+def test_a_quantile_that_the_sample_cannot_give_is_told_where_an_objective_asks_for_it(
+    tmp_path, objective, n, text
+):
+    for name, over in (("own", {"objectives": [objective]}), ("other", {})):
+        build(tmp_path / name, steady(n), [phase(planned=n), WARM], **over)
+        asked = None if over else [objective]
+        doubts = [d for d in summarise(tmp_path / name, asked)["doubts"] if d["code"] == "few_samples"]
+        assert [d["text"].partition(" so ")[0] for d in doubts] == ([] if text is None else [text])
 
 
 @pytest.mark.parametrize(
@@ -218,6 +242,32 @@ def test_a_poisson_stream_near_capacity_is_sustained(tmp_path):
         free = max(free, at) + int(rng.exponential(8 * MS))
         rows.append(row(at, free - at))
     assert "not_sustained" not in found(tmp_path, rows)[0]
+
+
+def served(due, per_s):
+    """Rows of a server that answers so many a second and no more, one after the other."""
+    free, rows = 0, []
+    for at in due:
+        free = max(free, at) + S // per_s
+        rows.append(row(at, free - at))
+    return rows
+
+
+SECONDS = [second * S for second in range(4) for _ in range(180)]  # stamps of whole seconds
+BURSTS = [2 * burst * S + i * 5 * MS for burst in range(3) for i in range(200)]  # 200/s and nothing, in turn
+
+
+@pytest.mark.parametrize(("due", "end", "left"), [(SECONDS, 3, 429), (SECONDS, 3.5, 381), (BURSTS, 5, 115)])
+def test_a_backlog_at_the_end_is_not_sustained_whatever_the_pattern_of_arrivals(tmp_path, due, end, left):
+    told = phase(planned=len(due), duration_ns=round(end * S), load_end_ns=round(end * S), end_ns=9 * S)
+    text = found(tmp_path / "slow", served(due, 97), [told, WARM])[0]["not_sustained"]["text"]
+    assert f": {left} requests were waiting or in flight when the load ended" in text
+    for name, rows in (
+        ("quick", [row(at, 50 * MS) for at in due]),
+        ("long", [row(at, 2 * S) for at in due]),
+        ("keeps up", served(due, 205)),
+    ):
+        assert "not_sustained" not in found(tmp_path / name, rows, [told, WARM])[0], name
 
 
 def closed_phase(**over):
@@ -503,6 +553,8 @@ def test_real_time_is_advised_where_client_and_server_share_busy_cores(
     doubts, _ = found(tmp_path, rows, [phase(planned=1000, **late), WARM], target=target, client=client)
     for code in ("late_sends", "client_time"):
         assert ("--realtime" in doubts[code]["hint"]) == advised, code
+        assert ("--workers" in doubts[code]["hint"]) != advised, code
+        assert "ask for less" not in doubts[code]["hint"], code
 
 
 def test_a_client_that_fills_its_core_is_not_sent_to_real_time(tmp_path):

@@ -71,6 +71,25 @@ def test_the_first_line_leaves_out_the_time_before_the_load():
     assert "asked 200/s  answered 100/s" in line.text("load", 500 * MS, None, watched)
 
 
+def test_a_phase_has_no_rate_of_the_one_before_it():
+    clock = SimpleNamespace(t=0, now_ns=lambda: clock.t)
+    line, live = LiveLine(clock), LiveLatency()
+    live.add(rows([10 * MS] * 100))
+
+    def tick(t_ms, phase, began_ms, due, ok):
+        clock.t = t_ms * MS
+        counts = SimpleNamespace(due=due, ok=ok, failed=0, dropped=0)
+        watched = SimpleNamespace(counts=counts, in_flight=2, bins=live.bins)
+        return line.text(phase, (t_ms - began_ms) * MS, 12_000 * MS, watched)
+
+    assert "asked 600/s  answered 600/s" in tick(500, "warm", 0, 300, 300)
+    assert tick(1_000, "steady", 950, 600, 598) == "steady 0/12 s  in flight 2  errors 0"
+    text = tick(1_500, "steady", 950, 610, 598)  # the bins are the warm-up's still
+    assert text == "steady 1/12 s  asked 20/s  answered 0/s  in flight 2  no answer yet  errors 0"
+    live.add(rows([40 * MS] * 10, phase=1))
+    assert "asked 20/s  answered 20/s  in flight 2  P50 ~40" in tick(2_000, "steady", 950, 620, 608)
+
+
 class Broken(io.StringIO):
     def write(self, _):
         raise BrokenPipeError

@@ -445,3 +445,78 @@ def test_the_name_of_a_server_of_ours_is_in_the_hint(monkeypatch, tmp_path):
 
     with pytest.raises(LoadgenError, match=r"load it with `loadgen serve load m --name mine`, or POST"):
         asyncio.run(go())
+
+
+CONFIGURATION = {"max_batch_size": 8, "input": [{"name": "x", "data_type": "TYPE_FP32", "dims": ["32"]}]}
+
+
+@pytest.mark.parametrize(
+    ("what", "answer", "where"),
+    [
+        ("metadata", {}, "no name"),
+        ("metadata", "", "no name"),
+        ("metadata", {"error": "x"}, "no name"),
+        ("metadata", METADATA | {"name": 5}, "name"),
+        ("metadata", METADATA | {"inputs": {"x": {}}}, "inputs"),
+        ("metadata", METADATA | {"inputs": [5]}, "inputs[0]"),
+        ("metadata", METADATA | {"inputs": [{"name": "x", "datatype": "FP32"}]}, "no inputs[0].shape"),
+        ("metadata", METADATA | {"outputs": [METADATA["inputs"][0] | {"shape": ["y"]}]}, "outputs[0].shape[0]"),
+        ("metadata", METADATA | {"versions": 1}, "versions"),
+        ("configuration", CONFIGURATION | {"max_batch_size": "x"}, "max_batch_size"),
+        ("configuration", CONFIGURATION | {"input": "x"}, "input"),
+        ("configuration", CONFIGURATION | {"instance_group": "x"}, "instance_group"),
+        ("configuration", CONFIGURATION | {"instance_group": [{"count": "x"}]}, "instance_group[0].count"),
+        ("configuration", CONFIGURATION | {"dynamic_batching": 5}, "dynamic_batching"),
+        (
+            "configuration",
+            CONFIGURATION | {"dynamic_batching": {"preferred_batch_size": 4}},
+            "dynamic_batching.preferred_batch_size",
+        ),
+        ("configuration", CONFIGURATION | {"parameters": {"vocab_size": "5"}}, "parameters.vocab_size"),
+        ("configuration", CONFIGURATION | {"ensemble_scheduling": {"step": [{}]}}, "no ensemble_scheduling.step[0].model_name"),
+    ],
+)  # fmt: skip
+def test_metadata_and_configurations_of_another_shape_are_told_with_the_key(what, answer, where):
+    config = answer if what == "configuration" else CONFIGURATION
+    fake = Fake(**{
+        "GET /v2": (200, {"name": "mock", "extensions": None}),
+        "GET /v2/models/m": (200, answer if what == "metadata" else METADATA),
+        "GET /v2/models/m/config": (200, config),
+    })  # fmt: skip
+
+    async def go():
+        async with fake.control() as control:
+            await control.model_facts("m")
+
+    with pytest.raises(LoadgenError) as caught:
+        asyncio.run(go())
+    assert str(caught.value).endswith(
+        f" does not speak KServe v2: its {what} of model 'm' is not one: {where}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("row", "where"),
+    [
+        ({"version": "1", "inference_count": "x"}, "model_stats[0].inference_count"),
+        ({"version": "1", "inference_stats": 5}, "model_stats[0].inference_stats"),
+        (
+            {"version": "1", "inference_stats": {"queue": {"ns": [1]}}},
+            "model_stats[0].inference_stats.queue.ns",
+        ),
+        (
+            {"version": "1", "batch_stats": [{"batch_size": None}]},
+            "no model_stats[0].batch_stats[0].batch_size",
+        ),
+    ],
+)
+def test_counters_that_are_no_numbers_are_told_with_the_key(row, where):
+    fake = Fake(**{"GET /v2/models/m/stats": (200, {"model_stats": [row]})})
+
+    async def go():
+        async with fake.control() as control:
+            await control.statistics("m")
+
+    with pytest.raises(LoadgenError) as caught:
+        asyncio.run(go())
+    assert str(caught.value).endswith(f" holds none that can be read: {where}")

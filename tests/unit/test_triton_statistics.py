@@ -136,3 +136,14 @@ def test_one_that_went_back_taints_the_merged():
     good = window(reading(), reading(success=4, batches={4: (1, 10)}))
     assert merge([good, ServerWindow(went_back=True), good]) == ServerWindow(went_back=True)
     assert merge([]) == ServerWindow()
+
+
+def test_counters_that_are_no_numbers_tell_nothing():
+    for odd in (
+        {"inference_count": "x"},
+        {"inference_stats": 5},
+        {"batch_stats": [{}]},
+        {"batch_stats": "x"},
+    ):
+        assert window({}, odd).went_back
+        assert window(odd, {}).went_back
