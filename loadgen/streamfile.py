@@ -1,8 +1,7 @@
 """streams.arrow: what streamed answers were made of, a row each, beside records.arrow.
 
 Chunk stamps are kept in full: in order of arrival, of an answer with several choices choice after choice, and
-`choice_chunks` says how many each has (null: one choice).  Rows are found again by phase and seq.  This module must not know how an
-answer is read, nor what a time to first token is.
+`choice_chunks` says how many each has (null: one choice).  Rows are found again by phase and seq.
 """
 
 from __future__ import annotations

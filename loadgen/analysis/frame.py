@@ -10,8 +10,6 @@ The rules that decide which request counts where stand here, once:
 * `planned_cancel`: given up by us because the profile asks for it: load, no failure, and in no percentile.
 * `judged`: all but these two, of which nobody knows how they would have ended.
 * A request belongs to the phase in which it was due, however late it ended.
-
-This module must not know what is computed from the columns.
 """
 
 from collections.abc import Sequence

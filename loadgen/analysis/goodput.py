@@ -4,7 +4,7 @@ A bound is an objective on a time of a request with < or <= ("ttft p95 < 500ms" 
 or of all.  Bounds on streams concern the kinds that stream.  Without a time per token (fewer than two tokens) that
 bound is met; an answer without a token has no first one, and is not good where that is bounded.  Requests that failed,
 were rejected, timed out or were dropped are not good, nor are answers that stopped short of the length that was asked
-(measures.stopped_short); those cancelled are not judged.  This module must not know how verdicts are made.
+(measures.stopped_short); those cancelled are not judged.
 """
 
 from dataclasses import dataclass

@@ -78,15 +78,14 @@ def _counted(
     configs = _configs(run)
     roots = [name for name in asked if name == model or model in composing([name], configs)]
     role = Role.ASKED if model in asked else Role.COMPOSING if roots else Role.OTHER
-    of_model = [kind for kind, name in enumerate(asked) if name in (roots or asked)]
-    mine = rows.where(np.isin(rows.kind, of_model))
-    ok = int(np.count_nonzero(mine.ok)) if roots else 0
+    mine, directly = (
+        rows.where(np.isin(rows.kind, [kind for kind, name in enumerate(asked) if name in names]))
+        for names in (roots or asked, [model])
+    )
+    ok, own = int(np.count_nonzero(mine.ok)) if roots else 0, int(np.count_nonzero(directly.ok))
     both = merge(window(before[version], after[version]) for version in before.keys() & after.keys())
     told, counts = both.success.count, any(_counts(stats) for stats in after.values())
-    own = int(
-        np.count_nonzero(rows.where(np.isin(rows.kind, [k for k, n in enumerate(asked) if n == model])).ok)
-    )
-    few = role is Role.ASKED and counts and told < own - max(SLACK, SLACK_SHARE * own)
+    few = counts and told < own - max(SLACK, SLACK_SHARE * own)
     reset = before.keys() != after.keys() or both.went_back or few
     span_ns, in_flight = _occupancy(phase, mine)
     ensemble = is_ensemble(configs.get(model))
@@ -125,7 +124,7 @@ def _counts(stats: Mapping[str, Any]) -> bool:
     return window(None, stats).success.count > 0
 
 
-def server_figures(run: Run, frame: Frame) -> dict[str, Any]:
+def server_figures(run: Run, found: list[Counted]) -> dict[str, Any]:
     """batch_sizes, mean_batch, queue_ns_mean, compute_ns_mean and counts over all models asked, and by model.
 
     None where nothing was measured.  `request_count` and what follows it are of requests that came from clients: those
@@ -134,7 +133,6 @@ def server_figures(run: Run, frame: Frame) -> dict[str, Any]:
     `other_models` are those that moved although nobody of this run asked for them.  `resets` names the models whose
     counters were reset within a phase, `reset_phases` these phases with both counts; they are in no figure.
     """
-    found = counted(run, frame)
     configs = _configs(run)
     good = [one for one in found if one.window is not None]
     asked = [one for one in good if one.role is Role.ASKED]

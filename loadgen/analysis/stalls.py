@@ -4,7 +4,7 @@ Triton's batcher can sleep for up to 500 ms with requests pending (a queue polic
 other servers have their own ways to forget.  From the client's records alone it is a stretch without any answer,
 which a server may also spend on one long execution: so a stretch counts only beyond LEAST_NS and twice the longest that
 is usual, the longest mean execution by batch size where the server counts, and the slowest kind's median service
-time.  This module must not know the server's configuration.
+time.
 """
 
 from collections.abc import Mapping, Sequence

@@ -22,7 +22,7 @@ Definitions, of successes, from the stamps that were written when each chunk cam
 * goodput: requests, of all that were judged, which succeeded within every bound that the objectives set on a
   time of one request (analysis.goodput).
 
-A figure that cannot be measured is None with its n.  This module must not know how a figure is shown.
+A figure that cannot be measured is None with its n.
 """
 
 from typing import Any

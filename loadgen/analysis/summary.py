@@ -66,8 +66,8 @@ def summarise(
         for figures_of, part, span in zip(phases, parts, spans, strict=True):
             figures_of["streaming"] = streaming(part, span.share, span.span_ns, kinds, bounds)
         total["streaming"] = streaming(kept, share, total["span_ns"], kinds, bounds)
-    server = server_figures(run, frame) | {"watched": watched(run, frame), "metrics": metrics_page(run)}
     told = counted(run, frame)
+    server = server_figures(run, told) | {"watched": watched(run, frame), "metrics": metrics_page(run)}
     silent = [
         one
         for i in measured

@@ -279,23 +279,25 @@ class PlainKind:
 
     def __init__(self, kind: Kind, http: HttpRequest, folder: Path) -> None:
         self._kind, self._http, self._folder = kind, http, folder
-        self._fixed, self._a_token = (
-            0,
-            float(_BYTES_A_TOKEN),
-        )  # bytes of a body: measured before sizes are asked
+        self._bytes: dict[int, int] = {}  # of a body of each length that was measured
 
     def most(self, asked: Sequence[Wanted]) -> int:
-        longest = max(asked, key=_in, default=Wanted(None))
-        ends = [replace(longest, length=longest.length and 1), longest]
-        made = http_body.build(
-            self._kind.name, self._http, ends, np.random.default_rng(0), self._folder, self._kind.batch
-        )
-        least, most = (len(message.request.body) for message in made)
-        self._fixed, self._a_token = least, max(most - least, 0) / max(_in(longest) - 1, 1)
-        return http_body.most_variants(self._http, longest, self._folder)
+        return http_body.most_variants(self._http, max(asked, key=_in, default=Wanted(None)), self._folder)
 
     def size(self, wanted: Wanted) -> int:
-        return 300 + self._fixed + int(self._a_token * _in(wanted))  # no body grows slower than its length
+        """Between those of the powers of two around its length: as long, or longer where bodies grow faster than that."""
+        n = _in(wanted)
+        low = 1 << (n.bit_length() - 1) if n else 0
+        size = self._measured(wanted, low)
+        if n > low:
+            size += (self._measured(wanted, 2 * low) - size) * (n - low) // low
+        return 300 + size
+
+    def _measured(self, wanted: Wanted, length: int) -> int:
+        if length not in self._bytes:
+            [message] = self.messages([replace(wanted, length=length or None)], np.random.default_rng(0))
+            self._bytes[length] = len(message.request.body)
+        return self._bytes[length]
 
     def messages(self, wanted: Sequence[Wanted], rng: np.random.Generator) -> list[Message]:
         messages = http_body.build(self._kind.name, self._http, wanted, rng, self._folder, self._kind.batch)

@@ -225,18 +225,21 @@ class Counters:
         self.missing: str | None = None  # why there are none
 
     async def snapshot(self, t_ns: int, phase: str, at: str, limit_s: float | None = None) -> None:
-        """A server that does not count, or is gone, is remembered in `missing` and never fails a run."""
-        try:
-            async with asyncio.timeout(limit_s):
-                for model, version in [*self._models, *self._steps]:
+        """A server that does not count, or is gone, is remembered in `missing` and never fails a run.
+
+        `limit_s`: for each model; None: no limit.
+        """
+        for model, version in [*self._models, *self._steps]:
+            try:
+                async with asyncio.timeout(limit_s):
                     stats = await self._control.settled_statistics(model, version)
-                    self._write(t_ns, phase, at, (model, version, stats))
-        except LoadgenError as why:
-            self.missing = str(why)
-            return
-        except TimeoutError:
-            self.missing = f"the server did not tell them within {limit_s:g} s"
-            return
+            except LoadgenError as why:
+                self.missing = str(why)
+                return
+            except TimeoutError:
+                self.missing = f"the server did not tell them within {limit_s:g} s"
+                return
+            self._write(t_ns, phase, at, (model, version, stats))
         if not self._models:  # a server that is asked for no KServe model need not speak KServe
             return
         with contextlib.suppress(LoadgenError, TimeoutError):  # a server that tells of single models only

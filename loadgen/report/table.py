@@ -1,7 +1,7 @@
 """A table of figures that fits its terminal: the name and the first figures always, the rest as far as there is room.
 
 Columns go from the right when they do not fit, and their names are said, so that nothing is cut in the middle of
-a number.  A long name is folded.  This module must not know what the figures are.
+a number.  A long name is folded.
 """
 
 from dataclasses import dataclass

@@ -1,6 +1,6 @@
 """The traffic profile: the door where a YAML (or JSON) text becomes a frozen description of load.
 
-It must not know servers, payload bytes or clocks.  Every key:
+Every key:
 
 ```yaml
 name: mixed-lengths                # default: the file's name

@@ -9,7 +9,7 @@ from loadgen.lab import shots as module
 from loadgen.lab.kinds import make_kinds
 from loadgen.lab.shots import make_shots
 from loadgen.lab.target import make_transport
-from loadgen.records import LoadgenError, ModelFacts, TensorSpec
+from loadgen.records import LoadgenError, ModelFacts, TensorSpec, Wanted
 from loadgen.schedule import plan
 from loadgen.target import parse_target
 from loadgen.traffic.profile import ProfileError, parse_profile
@@ -207,3 +207,22 @@ def test_bodies_of_any_server_are_measured_for_memory(tmp_path):
     )
     with pytest.raises(LoadgenError, match=r"2,000 requests would take [34]\.\d* GiB of memory"):
         made(kind, f"[{LOAD}]", KSERVE, tmp_path)
+
+
+@pytest.mark.parametrize("shape", ["[length]", "[length, 3]", "[length, length]"])
+@pytest.mark.parametrize("order", [1, -1])
+def test_the_size_of_a_body_hangs_on_its_length_alone(shape, order):
+    """Whatever was asked before; never far below what is built, nor far above where it grows evenly."""
+    part = f"{{path: /p, json: '{{v}}', values: {{v: {{uniform: {{min: 0, max: 1}}, shape: {shape}}}}}}}"
+    profile = parse_profile(
+        f"name: t\nkinds: {{k: {{length: 9, http: {part}}}}}\nphases: [{LOAD}]\n", "t.yaml"
+    )
+    (maker,) = make_kinds(profile, parse_target(KSERVE), {})
+    lengths = [1, 2, 3, 48, 100, 130][::order]
+    sizes = {n: maker.size(Wanted(n)) for n in lengths}
+    assert maker.most([Wanted(1), Wanted(130)]) > 1
+    assert {n: maker.size(Wanted(n)) for n in lengths} == sizes
+    for n in lengths:
+        [message] = maker.messages([Wanted(n)], np.random.default_rng(1))
+        built = 300 + len(message.request.body)
+        assert 0.97 * built < sizes[n] < (1.03 if shape != "[length, length]" else 1.3) * built

@@ -12,6 +12,7 @@ from loadgen.planstory import describe_plan
 from loadgen.schedule import plan
 from loadgen.traffic.objective import RATES, parse_objective
 from loadgen.traffic.profile import load_profile
+from loadgen.workload.http_answer import judge_of
 from tests.support.cli import ROOT
 from tests.support.runs import MS, S, build, phase, row
 
@@ -135,3 +136,19 @@ def test_the_sweep_that_we_ship_has_enough_in_its_blocks():
         judged = load.rate_per_s * sweep.block_ns / 1e9 * sweep.repeats
         for text in sweep.objectives:
             assert judged >= requests_needed(parse_objective(text)), text
+
+
+@pytest.mark.parametrize(
+    ("body", "good"),
+    [
+        (b'{\n  "tabby": 0.4096,\n  "tiger_cat": 0.3467,\n  "lynx": 1.2e-05\n}', True),
+        (b'{"code": 503, "type": "InternalServerException", "message": "Prediction failed"}', False),
+        (b'{"error": "out of memory"}', False),
+        (b"{}", False),
+        (b"<html>404</html>", False),
+    ],
+)
+def test_the_torchserve_profile_knows_an_answer_from_an_error_with_status_200(body, good):
+    [kind] = load_profile(ROOT / "traffic_profiles" / "torchserve.yaml").kinds.values()
+    judge = judge_of(kind.http.success)
+    assert (judge(200, {}, body) is None) == good
