@@ -85,6 +85,9 @@ class Transport(Protocol[PreparedT]):
     def cancel(self, token: int, outcome: Outcome) -> None:
         """Gives a request up: ends it with that outcome; unknown or ended tokens are ignored."""
 
+    def sent_at(self, token: int) -> int:
+        """When a request that has not ended was first written, absolute clock; 0 while it waits for a connection."""
+
     async def close(self) -> None: ...
 
 

@@ -74,7 +74,7 @@ class Engine:
         self._waiting: dict[int, tuple[int, Shot]] = {}
         self._dialogues = Dialogues(make_pacer, clock, numbering, self._send_following)
         self._patience = Patience(
-            self._inflight, self._waiting, timeouts_ns, transport.cancel, self._tired,
+            self._inflight, self._waiting, timeouts_ns, transport, self._tired,
             self._finish_if_idle, self._now,
         )  # fmt: skip
         self._planned_cancels = self._due_before = self._sent = self._failed = self._unsent = (

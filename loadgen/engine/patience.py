@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from loadgen.records import Outcome
 
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from loadgen.engine.parts import Shot
+    from loadgen.seams import Transport
 
 _SWEEP_S = 0.01  # how often requests are looked through for timeouts
 
@@ -27,7 +28,7 @@ class Patience:
         inflight: dict[int, tuple[int, Shot, int]],
         waiting: dict[int, tuple[int, Shot]],
         timeouts_ns: Sequence[int],
-        cancel: Callable[[int, Outcome], None],
+        transport: Transport[Any],
         tired: Callable[[int, int, Shot, int], None],
         idle: Callable[[], None],
         now_ns: Callable[[], int],
@@ -35,12 +36,13 @@ class Patience:
         """`inflight` has (due, shot, sent) and `waiting` (due, shot), both in order of time; `timeouts_ns` one
         entry a kind.
 
-        `cancel` ends a request in flight, `tired(seq, due_ns, shot, now_ns)` one that waited; `idle` is called
+        `transport` ends a request in flight, `tired(seq, due_ns, shot, now_ns)` one that waited; `idle` is called
         when there is neither.
         """
         self._inflight, self._waiting, self._timeouts = inflight, waiting, list(timeouts_ns)
         self._shortest = min(timeouts_ns)
-        self._cancel, self._tired, self._idle, self._now = cancel, tired, idle, now_ns
+        self._cancel, self._sent_at = transport.cancel, transport.sent_at
+        self._tired, self._idle, self._now = tired, idle, now_ns
         self._giving_up: dict[int, asyncio.TimerHandle] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -71,9 +73,21 @@ class Patience:
         self.watch()
 
     def give_up(self, token: int, after_ns: int) -> None:
-        """The client gives this request up so long from now."""
+        """The client gives this request, which is about to be handed over, up so long after it is sent."""
+        self._look_again(token, after_ns, after_ns)
+
+    def _look_again(self, token: int, after_ns: int, wait_ns: int) -> None:
         call_later = asyncio.get_running_loop().call_later
-        self._giving_up[token] = call_later(after_ns / 1e9, self._cancel, token, Outcome.PLANNED_CANCEL)
+        self._giving_up[token] = call_later(wait_ns / 1e9, self._sent_long_ago, token, after_ns)
+
+    def _sent_long_ago(self, token: int, after_ns: int) -> None:
+        """Gives the request up if it was; one that waits for a connection still cannot be due sooner than that again."""
+        sent_ns = self._sent_at(token)
+        left_ns = sent_ns + after_ns - self._now() if sent_ns else after_ns
+        if left_ns > 0:
+            self._look_again(token, after_ns, left_ns)
+        else:
+            self._cancel(token, Outcome.PLANNED_CANCEL)
 
     def ended(self, token: int) -> None:
         """A request that may have been one to give up is over."""

@@ -50,7 +50,8 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         undefined=StrictUndefined,
         trim_blocks=True,
     )
-    environment.filters |= {"duration": words.duration, "rate": words.rate, "statuses": words.statuses}
+    environment.filters |= {"duration": words.duration, "rate": words.rate}
+    environment.globals["statuses"] = words.statuses
     figures = charts(frame_of(run) if frame is None else frame, summary, run.info)
     rows = [
         {"figures": phase, "name": phase["name"], "note": "" if phase["measured"] else "warm-up"}

@@ -219,8 +219,8 @@ def _errors(errors: dict[str, Any], console: Console) -> None:
         return
     console.print()
     for name, error in errors.items():
-        codes = statuses(error["status"])
-        status = f" (status {codes})" if codes else ""
+        codes = statuses(name, error["status"])
+        status = f" ({codes})" if codes else ""
         after = error["service_ns"]["p50"]
         when = f", half of them within {duration(after)}" if after is not None else ""
         more = (

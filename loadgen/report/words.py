@@ -144,10 +144,23 @@ def _gpu_words(gpu: dict[str, Any]) -> str:
     return f"GPU {', '.join(parts)}" if parts else ""
 
 
-def statuses(numbers: dict[str, int]) -> str:
-    """Status codes with how many had each, where they differ; 0 is none at all."""
+_INSIDE = (
+    "http_4xx",
+    "http_5xx",
+    "rejected",
+)  # told by a status, or by words within an answer that began well
+
+
+def statuses(error: str, numbers: dict[str, int]) -> str:
+    """Status codes of an error with how many had each, where they differ; 0 is none at all."""
     told = {code: n for code, n in numbers.items() if code != "0"}
-    return ", ".join(f"{code}: {n}" if len(numbers) > 1 else code for code, n in told.items())
+    shown = {code: f"{code}: {n}" if len(numbers) > 1 else code for code, n in told.items()}
+    inside = [code for code in told if error in _INSIDE and code.startswith("2") and len(code) == 3]  # noqa: PLR2004 - HTTP
+    parts = (
+        ("status", [shown[code] for code in told if code not in inside]),
+        ("inside answers with status", [shown[code] for code in inside]),
+    )
+    return "; ".join(f"{words} {', '.join(codes)}" for words, codes in parts if codes)
 
 
 def figure(metric: str, value: float | None) -> str:

@@ -348,6 +348,13 @@ class GrpcTransport:
             timer.cancel()
             self._unsent(stream, now, outcome, "given up while the server refused the stream")
 
+    def sent_at(self, token: int) -> int:
+        """See seams.Transport."""
+        stream = self.flying.get(token) or self.queue.get(token)
+        if stream is None and token in self._pausing:
+            stream, _ = self._pausing[token]
+        return stream.sent_ns if stream is not None else 0
+
     def made(self, link: Connection) -> None:
         """A connection exists (it may not be open yet)."""
         self._links.add(link)

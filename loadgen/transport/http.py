@@ -201,6 +201,11 @@ class HttpTransport:
             outcome, words = self.dialer.given_up(outcome, "given up while connecting once more")
             self._unsent(token, prepared, sent_ns, now, outcome, words)
 
+    def sent_at(self, token: int) -> int:
+        """See seams.Transport."""
+        link = self.busy.get(token)
+        return link.sent_ns if link is not None else self._again[token][1] if token in self._again else 0
+
     def made(self, link: Connection) -> None:
         """A connection exists (it may not be open yet)."""
         self._links.add(link)

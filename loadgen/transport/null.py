@@ -61,6 +61,9 @@ class NullTransport:
         if sent_ns is not None and self._receiver is not None:
             self._receiver.on_reply(token, sent_ns, 0, self._now(), outcome, 0, 0, "given up")
 
+    def sent_at(self, token: int) -> int:
+        return self._pending.get(token, 0)
+
     async def close(self) -> None:
         for token in list(self._pending):
             self.cancel(token, Outcome.CANCELLED)

@@ -165,6 +165,11 @@ class ReferenceTransport:
             flight.task.cancel()
         self._tell(token, flight.sent_ns, flight.first_ns, now, outcome, 0, 0, words)
 
+    def sent_at(self, token: int) -> int:
+        """See seams.Transport."""
+        flight = self._flights.get(token)
+        return flight.sent_ns if flight is not None else 0
+
     async def close(self) -> None:
         """Ends what is in flight as cancelled, then every connection."""
         self._closed = True

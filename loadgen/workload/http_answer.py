@@ -12,6 +12,7 @@ from typing import Any
 from loadgen.traffic.http_request import Condition, Step, Success, parse_path
 
 _SHOWN = 160
+_MOST = 1e300
 _NOTHING = object()
 
 Judge = Callable[[int, Mapping[str, str], bytes], str | None]
@@ -64,8 +65,18 @@ def _fault(condition: Condition, found: Any, body: bytes) -> str | None:
     if wanted is None:
         return None
     number = isinstance(found, int | float) and not isinstance(found, bool)
-    shown = "another number" if number else _as_json(found)  # not which one: texts are grouped
+    shown = _about(found) if number else _as_json(found)
     return f"{path} is {shown}, wanted {wanted}"
+
+
+def _about(number: float) -> str:
+    """A number to two digits: texts are grouped, and those of ten thousand numbers would be as many."""
+    if abs(number) > _MOST:
+        return f"a number beyond {_MOST:g}"
+    if math.isnan(number):
+        return "NaN"
+    near = float(f"{number:.2g}")
+    return f"{near:.10g}" if near == number else f"about {near:.10g}"
 
 
 def _wanted(condition: Condition, found: Any) -> Iterator[str]:

@@ -5,7 +5,7 @@ Each row brings the inputs that it has: one that the model calls optional may be
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from loadgen.workload.tables import ABSENT, DataError, Rows, Table, read_table
 from loadgen.workload.tokens import load_tokenizer, token_ids
 
 _Place = Callable[[int], str]
+_BLOCK = 2**18  # values of an array that are checked at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,7 @@ NO_DATA = KindData()
 def read_data(kind: Kind, facts: ModelFacts, folder: Path) -> KindData:
     """Opens the files of a kind and converts their rows; `folder` is the profile's.
 
-    Texts and JSON are converted here, whole; rows of numpy arrays when they are used.  Raises DataError (file,
+    Texts and JSON are converted here, whole; rows of numpy arrays are checked here and converted when they are used.  Raises DataError (file,
     line, input, what is allowed), FitError or TokenizerError.
     """
     specs = {spec.name: spec for spec in facts.inputs}
@@ -250,12 +251,24 @@ class _Binding:
         return _column([self.row(value, where, index) for index, value in enumerate(values)], where)
 
     def mapped(self, array: Any, where: _Place) -> Column:
-        """Rows of an array, each when it is used; the first now."""
+        """Rows of an array, each converted when it is used; the shape, which all share, and all values are checked now."""
         self.row(array[0, ...], where, 0)
         values = math.prod(array.shape[1:])
+        block = max(1, _BLOCK // max(1, values))
+        for start in range(0, len(array), block):
+            self._check_values(array, where, range(start, min(start + block, len(array))))
         text = array.dtype.itemsize if self.spec.datatype == "BYTES" else 0
         size = values * (item_bytes(self.spec.datatype) + text)
         return Column(len(array), lambda index: self.row(array[index, ...], where, index), where, size, size)
+
+    def _check_values(self, array: Any, where: _Place, rows: range) -> None:
+        """Raises DataError, with the row, for a value that the input cannot take."""
+        try:
+            values = row_of(array[rows.start : rows.stop].reshape(-1), self.spec.datatype, (-1,))
+            self.check_tokens(replace(values, shape=()))  # a row's length is checked with the first
+        except EntryError:
+            for index in rows:
+                self.row(array[index, ...], where, index)
 
     def tokenised(self, texts: Sequence[Any], where: _Place, tokenizer: Any) -> tuple[Column, int]:
         """Texts as token ids, cut to what the model takes; also how many were cut."""

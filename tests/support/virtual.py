@@ -94,6 +94,9 @@ class VirtualServer:
         now = self.loop.now_ns()
         self.receiver.on_reply(token, sent, now, now, outcome, 200, 50, None)
 
+    def sent_at(self, token):
+        return self.in_flight[token][0] if token in self.in_flight else 0
+
     def cancel(self, token, outcome):
         if token in self.in_flight:
             self._end(token, outcome)

@@ -288,3 +288,23 @@ def test_requests_given_up_as_asked_are_no_failures(loop_of):
         assert ended[phase_index, 0] == (Outcome.OK, 5 * MS, None)
         assert ended[phase_index, 1] == (Outcome.PLANNED_CANCEL, 50 * MS, None)
     assert (engine.counts.ok, engine.counts.failed, engine.counts.sent) == (4, 0, 8)
+
+
+class LateServer(VirtualServer):
+    """Has no connection for a request until so long after it was handed over."""
+
+    def send(self, token, prepared):
+        self.loop.call_later(0.07 * token, super().send, token, prepared)
+
+
+def test_a_request_is_given_up_so_long_after_it_was_sent_however_long_it_waited_for_a_connection():
+    async def main(loop):
+        server = LateServer(loop, service_ns=S)
+        return await play(loop, server, [open_phase(np.zeros(4), 1)], care=Care(cancel_ns=50 * MS))
+
+    rows, _, engine = run_virtual(main)
+    ended = {
+        r["seq"]: (r["outcome"], r["sent_ns"] - r["due_ns"], r["done_ns"] - r["sent_ns"]) for r in rows.rows
+    }
+    assert ended == {n: (Outcome.PLANNED_CANCEL, 70 * n * MS, 50 * MS) for n in range(4)}
+    assert (engine.counts.sent, engine.counts.failed) == (4, 0)

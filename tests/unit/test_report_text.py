@@ -10,7 +10,7 @@ from loadgen.records import Outcome
 from loadgen.report.html import render
 from loadgen.report.sweep import judged_words
 from loadgen.report.text import print_summary
-from loadgen.report.words import cores, figure, interval, observed, rate, share
+from loadgen.report.words import cores, figure, interval, observed, rate, share, statuses
 from loadgen.runread import read_run
 from tests.support.example_run import example
 from tests.support.runs import MS, S, build, phase, row, statistics, steady, window
@@ -57,6 +57,31 @@ def test_an_interval_says_what_it_rests_on_alike_everywhere(tmp_path):
         assert f"observed 20 ms ({words}), n" in text
         assert f"<td>{words}</td>" in html
         assert f"observed 20 ms ({words}), n" in judged_words(one | {"blocks": []})
+
+
+@pytest.mark.parametrize(
+    ("error", "numbers", "told"),
+    [
+        ("http_5xx", {"500": 20}, "status 500"),
+        ("http_5xx", {"200": 20}, "inside answers with status 200"),
+        ("http_5xx", {"200": 5, "500": 15}, "status 500: 15; inside answers with status 200: 5"),
+        ("rejected", {"200": 5, "8": 1, "0": 2}, "status 8: 1; inside answers with status 200: 5"),
+        ("protocol", {"200": 3}, "status 200"),
+        ("connection", {"0": 3}, ""),
+    ],
+)
+def test_an_error_within_an_answer_that_began_well_is_told_as_such(tmp_path, error, numbers, told):
+    assert statuses(error, numbers) == told
+    rows = steady(900) + [
+        row(i, MS, outcome=Outcome[error.upper()], status=int(code))
+        for code, n in numbers.items()
+        for i in range(n)
+    ]
+    path = build(tmp_path / "run", rows)
+    summary, n = summarise(path), sum(numbers.values())
+    start = f"{n} x {error} ({told})" if told else f"{n} x {error},"
+    assert start in " ".join(shown(summary, width=200).split())
+    assert (f'<span class="soft">{told}</span>' in render(read_run(path), summary)) == bool(told)
 
 
 def test_the_drain_and_the_rate_with_it_stand_beside_the_rate(tmp_path):

@@ -430,6 +430,34 @@ def test_files_that_would_lose_something_are_refused(tmp_path, name, content, sa
     assert refused(f"{{model: m, {where}}}", facts(("x", "FP32", (1,))), tmp_path).startswith(says)
 
 
+@pytest.mark.parametrize("suffix", ["npy", "npz"])
+@pytest.mark.parametrize(
+    ("array", "told", "says"),
+    [
+        (np.array([[1.0, 2.0]] * 600_000 + [[3.0, 1e39]]), ("x", "FP32", (2,)), "row 600001: input 'x': 1e+39 is beyond FP32"),
+        (np.array([1.0, 2.5]), ("x", "INT32", (1,)), "row 2: input 'x': 2.5 is no whole number, as INT32 needs"),
+        (np.array([[[1, 1], [1, 1]], [[1, 2], [1, 1]]]), ("x", "BOOL", (4,)), "row 1: input 'x': shape"),
+        (np.array([[1, 1, 1, 1], [1, 2, 1, 1]]), ("x", "BOOL", (2, 2)), "row 2: input 'x': 2 is no BOOL"),
+        (np.array([[1, 2], [3, 999]]), ("input_ids", "INT64", (-1,)), "row 2: input 'input_ids': 999 leaves the vocabulary"),
+        (np.array([b"a", b"b\0c", b"cd"], "S3"), ("x", "BYTES", (1,)), "row 1: input 'x': numpy type S3 pads"),
+        (np.array(["a", "\ud800"]), ("x", "BYTES", (1,)), "row 2: input 'x': '\\ud800' is half a character"),
+    ],
+)  # fmt: skip
+def test_every_row_of_an_array_is_checked_before_anything_is_sent(tmp_path, suffix, array, told, says):
+    file = tmp_path / f"a.{suffix}"
+    if suffix == "npz":
+        np.savez(file, **{told[0]: array})
+    else:
+        np.save(file, array)
+    with pytest.raises(LoadgenError) as caught:
+        read_data(
+            kind(f"{{model: m, inputs: {{{told[0]}: {{file: a.{suffix}}}}}}}"),
+            facts(told, vocab_size="100"),
+            tmp_path,
+        )
+    assert str(caught.value).startswith(f"{file}: {says}")
+
+
 _LINES = st.lists(st.text(st.characters(codec="utf-8")), min_size=1, max_size=6)
 
 

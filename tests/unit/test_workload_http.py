@@ -211,8 +211,8 @@ def test_an_answer_that_fits(condition):
         ({"path": "$.predictions[9]"}, 'no $.predictions[9] in the answer: {"predictions": [0.25'),
         ({"path": "$.predictions.x"}, "no $.predictions.x in the answer"),
         ({"path": "$[0]"}, "no $[0] in the answer"),
-        ({"path": "$.predictions[0]", "min": 0.5}, "$.predictions[0] is another number, wanted 0.5 or more"),
-        ({"path": "$.n", "max": 2}, "$.n is another number, wanted 2 or less"),
+        ({"path": "$.predictions[0]", "min": 0.5}, "$.predictions[0] is 0.25, wanted 0.5 or more"),
+        ({"path": "$.n", "max": 2}, "$.n is 3, wanted 2 or less"),
         ({"path": "$.status", "min": 0}, '$.status is "ok", wanted 0 or more'),
         ({"path": "$.status", "equals": "done"}, '$.status is "ok", wanted "done"'),
         ({"path": "$.predictions[3]", "equals": 1}, "$.predictions[3] is true, wanted 1"),
@@ -224,6 +224,16 @@ def test_an_answer_that_fits(condition):
 )
 def test_what_was_found_instead_is_said(condition, said):
     assert judge(ANSWER, json=condition).startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [("-0.7312", "about -0.73"), ("12345", "about 12000"), ("45", "45"), ("-3", "-3"), ("1e400", "a number beyond 1e+300"),
+     ("9" * 400, "a number beyond 1e+300"), ("NaN", "NaN")],
+)  # fmt: skip
+def test_which_number_it_was_is_said_to_two_digits(number, said):
+    told = judge(b'{"score": %s}' % number.encode(), json={"path": "$.score", "equals": 0})
+    assert told == f"$.score is {said}, wanted 0"
 
 
 def test_statuses_and_answers_that_are_no_json():
