@@ -42,7 +42,7 @@ format: setup ## format in place
 	$(BIN)/ruff check --fix .
 
 bench: setup ## beside perf_analyzer (PERF_ANALYZER=path to it) and wrk, on a real Triton and a null server
-	$(BIN)/python tests/bench/wire_cost.py --kinds http,grpc --unread --rounds 9
+	$(BIN)/python tests/bench/wire_cost.py --kinds http,grpc --unread --answers same,heads,cut --rounds 9
 	$(BIN)/python -m tests.bench.compare
 
 bench-quick: setup ## the same in under two minutes

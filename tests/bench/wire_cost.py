@@ -1,9 +1,11 @@
 """CPU per request of the client process in a closed loop against a null server of its own process.
 
     python tests/bench/wire_cost.py [--requests 200000] [--concurrency 32] [--loop uvloop] [--profile]
+        [--unread] [--answers same,heads,cut]
 
 Whole process, user + system, over the requests between the first and the last answer.  The receiver keeps
-nothing, so this is the wire and the transport alone.
+nothing, so this is the wire and the transport alone.  `--unread` shows beside it what answers cost that nobody
+reads; `--answers` how they come: the same each time, with a head of its own each time, or cut (altered_null.py).
 """
 
 import argparse
@@ -21,6 +23,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "support"))
 
+from altered_null import HOW, altered_process
 from null_server import null_process
 
 from loadgen.clock import MONOTONIC
@@ -140,6 +143,7 @@ def main():
     parser.add_argument("--loop", choices=("uvloop", "asyncio"), default="uvloop")
     parser.add_argument("--profile", action="store_true")
     parser.add_argument("--unread", action="store_true", help="beside it, with answers that nobody reads")
+    parser.add_argument("--answers", default="same", help=f"of same, {', '.join(HOW)}")
     given = parser.parse_args()
     run = asyncio.run
     if given.loop == "uvloop":
@@ -147,23 +151,33 @@ def main():
 
         run = uvloop.run
     for kind in given.kinds.split(","):
-        with null_process("grpc" if kind in ("null", "grpc") else "http") as port:
-            connections = given.concurrency if kind == "http" else 1
-            ways = {"": True, "unread": False} if given.unread and kind in ("http", "grpc") else {"": True}
-            rounds = {way: [] for way in ways}
-            for _ in range(given.rounds):
-                for way, read in ways.items():  # interleaved: the machine drifts
-                    job = measure(kind, port, given.requests, given.concurrency, connections, read=read)
-                    if given.profile:
-                        with cProfile.Profile() as profile:
-                            run(job)
-                        pstats.Stats(profile).sort_stats("tottime").print_stats(14)
-                        return
-                    rounds[way].append(run(job))
-        for way, found in rounds.items():
-            cost, rate = (statistics.median(column) for column in list(zip(*found, strict=True))[:2])
-            failed = sum(r[2] for r in found)
-            print(f"{kind:5} {way:6} {cost:6.2f} us CPU a request  {rate:8.0f} requests/s  {failed} failed")
+        for how in given.answers.split(",") if kind in ("http", "grpc") else ("same",):
+            compare(given, run, kind, how)
+
+
+def compare(given, run, kind, how):
+    protocol = "grpc" if kind in ("null", "grpc") else "http"
+    server = null_process(protocol) if how == "same" else altered_process(protocol, how)
+    with server as port:
+        connections = given.concurrency if kind == "http" else 1
+        ways = {"": True, "unread": False} if given.unread and kind in ("http", "grpc") else {"": True}
+        rounds = {way: [] for way in ways}
+        for _ in range(given.rounds):
+            for way, read in ways.items():  # interleaved: the machine drifts
+                job = measure(kind, port, given.requests, given.concurrency, connections, read=read)
+                if given.profile:
+                    with cProfile.Profile() as profile:
+                        run(job)
+                    pstats.Stats(profile).sort_stats("tottime").print_stats(14)
+                    return
+                rounds[way].append(run(job))
+    for way, found in rounds.items():
+        cost, rate = (statistics.median(column) for column in list(zip(*found, strict=True))[:2])
+        failed = sum(r[2] for r in found)
+        came = "" if how == "same" else how
+        print(
+            f"{kind:5} {came:5} {way:6} {cost:6.2f} us CPU a request  {rate:8.0f} requests/s  {failed} failed"
+        )
 
 
 if __name__ == "__main__":

@@ -205,10 +205,11 @@ def test_a_fault_is_counted_named_and_survived(run, protocol, name, fault, outco
     with Scripted(protocol, some(fault), until_asked=True) as server:
         ran = run(server)
     told = ran.outcomes("load")
-    assert set(told) == {"OK", outcome}
-    if name in SHARED and protocol == "grpc":
+    if name in SHARED and protocol == "grpc":  # of the calls beside it some had no answer yet
+        assert {"OK", outcome} <= set(told) <= {"OK", outcome, "CONNECTION"}
         assert told[outcome] >= 5
     else:
+        assert set(told) == {"OK", outcome}
         assert told[outcome] == 20
     assert all(words in detail for detail in ran.details(outcome)), ran.details(outcome)
     assert ran.outcomes("after") == {"OK": 40}
