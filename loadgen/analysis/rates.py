@@ -16,7 +16,7 @@ The load lasts from the phase's start S to its end E, T = E - S.  The drain afte
   - When 99 % have ended within 0.5 % of T after E, nobody fell behind; what is in flight counts in full from 2 % on.
   A server that fell behind early and kept pace from then on shows the rate asked, as one that is slower when busy does:
   the latency tells of it.
-  By simulation of 267 cases (latencies that do not depend on the load with and without rejections, queues with one and
+  By simulation of 267 cases (tests/bench/rates.py: latencies that do not depend on the load with and without rejections, queues with one and
   many servers, bounded ones, collapses, pauses; 10, 20 and 60 s; 20 runs each) the bias is below 1 % in the mean where T
   is ten mean latencies and more, up to +2 % within 10 % of the capacity, where noise hides a backlog.  Single runs
   spread by about the root of the number in flight.  Of 50 slots that take 5 s each: +5 % at T = 60 s, +14 % at 20 s.
