@@ -42,6 +42,7 @@ from loadgen.histogram import rank
 
 Floats = npt.NDArray[np.float64]
 Shares = npt.NDArray[np.float64] | Bools  # where each counts whole or not at all, a byte a row
+GRAIN_NS = 2_000_000  # an event loop's timer may come that much before a phase's end
 _LOW, _HIGH = 0.01, 0.99  # of the successes: what lies outside may be a straggler
 _ALIKE = 1.1  # spans that differ less than this are taken for the same one
 _CLEAR = 3  # standard errors
@@ -67,6 +68,11 @@ def window(rows: Frame, told: dict[str, Any]) -> Window:
     start, end = told.get("start_ns"), told.get("load_end_ns")
     if start is None or end is None:
         return Window(None, np.zeros(len(rows), np.bool_), 0.0)
+    duration = told.get("duration_ns") if told["loop"] == "open" else None
+    if (
+        duration is not None and duration - GRAIN_NS < end - start < duration
+    ):  # it lasted that long all the same
+        end = start + duration
     ok, judged = rows.ok, ~rows.cancelled
     good = rows.where(ok)
     if _incomparable(good, told["loop"] == "closed", end - start):
@@ -77,7 +83,7 @@ def window(rows: Frame, told: dict[str, Any]) -> Window:
         share = _overlap(rows.due_ns, done, start, end)
         return Window(end - start, share * ok, float((share * judged).sum()))
     if (seen := told.get("seen_ns")) is not None:
-        known = min(end, seen - (quantile(_first_latencies(good), 0.5) or 0))
+        known = min(end, seen - (quantile(_first(good.latency_ns[_by_due(good)]), 0.5) or 0))
         end = known if known > start else end
     turned = np.count_nonzero(rows.rejected | rows.timeout | rows.dropped) / max(1, len(rows))
     span = _open_span(good, start, end - start, turned)
@@ -90,11 +96,13 @@ def _incomparable(good: Frame, closed: bool, length: int) -> bool:
     return (closed or len(good) == 1) and (quantile(good.latency_ns, 0.5) or 0) >= length
 
 
-def _first_latencies(good: Frame) -> Ints:
-    """Of the successes that were due first, in that order."""
-    order = np.lexsort((good.sent_ns, good.due_ns))
-    first: Ints = good.latency_ns[order[: min(_FIRST[1], max(_FIRST[0], order.size // 20))]]
-    return first
+def _by_due(good: Frame) -> npt.NDArray[np.intp]:
+    return np.lexsort((good.sent_ns, good.due_ns))
+
+
+def _first(latency: Ints) -> Ints:
+    """Of latencies in the order of their due times, those of the first requests."""
+    return latency[: min(_FIRST[1], max(_FIRST[0], latency.size // 20))]
 
 
 def _open_span(good: Frame, start: int, length: int, turned: float) -> float:
@@ -107,9 +115,9 @@ def _open_span(good: Frame, start: int, length: int, turned: float) -> float:
     late = float(np.partition(done, high)[high]) - length
     if late <= _SMALL * length:  # most runs: nothing is sorted for them
         return float(length)
-    order = np.lexsort((good.sent_ns, good.due_ns))
+    order = _by_due(good)
     latency, began, ended = good.latency_ns[order], good.due_ns[order] - start, np.sort(done)
-    first, some = _first_latencies(good), latency[:: max(1, n // _POINTS)]
+    first, some = _first(latency), latency[:: max(1, n // _POINTS)]
     over, more = _backlog(began, ended, first, some, length)
     behind = _ramp(more, 1.5, 3.0) * _ramp(late / length, _SMALL, 4 * _SMALL)
     span = float(n * length / (n - over * max(behind, min(1.0, turned / _FULL))))

@@ -16,7 +16,7 @@ from loadgen.analysis import figures, validity
 from loadgen.analysis.clientside import client_figures
 from loadgen.analysis.frame import Frame, frame_of, measured_phases
 from loadgen.analysis.goodput import bounds_of
-from loadgen.analysis.rates import Window, per_s, window
+from loadgen.analysis.rates import GRAIN_NS, Window, per_s, window
 from loadgen.analysis.server import counted, server_figures
 from loadgen.analysis.slo import Measured, judge
 from loadgen.analysis.stalls import listed, stall_doubts, stalls
@@ -28,7 +28,6 @@ from loadgen.triton.facts import server_kind
 
 FORMAT = 1
 BURSTINESS = ("gap_cv", "dispersion", "bins", "largest_burst")  # of planned arrivals (loadgen.planstory)
-_GRAIN_NS = 2_000_000  # an event loop's timer may come that much before a phase's end
 POOLED = ("latency_ns", "service_ns", "lag_ns", "by_kind", "by_length", "errors")
 
 
@@ -129,7 +128,7 @@ def _asked(frame: Frame, told: dict[str, Any], span: Window) -> Asked:
     start, end, duration = told.get("start_ns"), told.get("load_end_ns"), told.get("duration_ns")
     if start is None or end is None:
         return 0, None
-    if duration is None or end - start < duration - _GRAIN_NS or told.get("planned") is None:
+    if duration is None or end - start < duration - GRAIN_NS or told.get("planned") is None:
         due = int(np.count_nonzero(frame.due_ns < end)) + (told.get("unknown") or 0)
         return due, (end - start) or None
     return told["planned"], duration

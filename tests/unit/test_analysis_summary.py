@@ -451,3 +451,11 @@ def test_a_worker_that_lives_takes_nothing_along(tmp_path):
     found = summarise(path)
     assert "unknown" not in found["total"]["counts"]
     assert "unknown_ends" not in {d["code"] for d in found["doubts"]}
+
+
+def test_a_timer_that_comes_early_makes_no_more_of_a_load_than_was_asked(tmp_path):
+    """509 in 20 s are 25.45/s, asked and achieved, though the load was ended 0.4 ms before its time."""
+    rows = steady(509, span=20 * S)
+    ends = {"planned": 509, "duration_ns": 20 * S, "load_end_ns": 20 * S - 400_000, "end_ns": 20 * S + MS}
+    [found] = summarise(build(tmp_path / "run", rows, [phase(**ends)]))["phases"]
+    assert found["offered_per_s"] == found["achieved_per_s"] == 25.45
