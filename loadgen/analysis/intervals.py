@@ -7,14 +7,17 @@ requests (batch means; Asmussen and Glynn, "Stochastic Simulation", chapter IV),
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from loadgen.histogram import rank
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 Floats = npt.NDArray[np.float64]
 ALPHA = 0.05  # of a two-sided interval
@@ -58,12 +61,12 @@ def quantile(parts: Sequence[npt.NDArray[np.generic]], q: float, alpha: float = 
     ordered = np.sort(values)
     value = float(ordered[rank(q, values.size) - 1])
     above = share([np.asarray(part, np.float64) > value for part in parts], alpha)
-    assert above.effective_n is not None
-    low_share, high_share = _wilson(1 - q, above.effective_n, BATCHES - 1, alpha)
-    n, few = values.size, above.effective_n * min(q, 1 - q) < LEAST_EFFECTIVE
+    effective = above.effective_n or 0.0
+    low_share, high_share = _wilson(1 - q, effective, BATCHES - 1, alpha)
+    n, few = values.size, effective * min(q, 1 - q) < LEAST_EFFECTIVE
     low = float(ordered[max(0, math.floor(n * (1 - high_share)) - 1)])
     high = math.inf if few else float(ordered[min(n - 1, math.ceil(n * (1 - low_share)))])
-    return Estimate(value, low, high, n, above.effective_n, Method.BATCHES, 2.0 if few else None)
+    return Estimate(value, low, high, n, effective, Method.BATCHES, 2.0 if few else None)
 
 
 def share(parts: Sequence[npt.NDArray[np.bool_]], alpha: float = ALPHA) -> Estimate:
@@ -122,7 +125,7 @@ def weighted_rate(
 
 
 def difference(a: Estimate, b: Estimate) -> Estimate:
-    """b - a of two independent estimates with its interval (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
+    """The difference b - a of two independent estimates with its interval (MOVER: Zou and Donner, Statistics in Medicine 27, 2008)."""
     if a.value is None or b.value is None:
         return Estimate(None, None, None, min(a.n, b.n))
     value = b.value - a.value
@@ -134,7 +137,7 @@ def difference(a: Estimate, b: Estimate) -> Estimate:
 
 
 def ratio(a: Estimate, b: Estimate) -> Estimate:
-    """b / a of two independent positive estimates with its interval: the difference of their logarithms."""
+    """The ratio b / a of two independent positive estimates with its interval: the difference of their logarithms."""
     found = difference(_log(a), _log(b))
     return Estimate(_exp(found.value), _exp(found.low), _exp(found.high), found.n, None, found.method)
 
