@@ -78,9 +78,10 @@ class Tally:
     def at(self, place: int) -> int:
         """The value at a rank, counted from 1."""
         if self._ordered is None:
-            self._ordered = np.concatenate(self.parts)
+            self._ordered = np.concatenate(
+                self.parts
+            )  # a copy: the parts stay in the order in which they came
             self._ordered.sort()
-            self.parts = [self._ordered]  # the same values once
         return int(self._ordered[place - 1])
 
     @property

@@ -99,9 +99,11 @@ def _few_to_decide(asked: _Asked) -> Iterator[str]:
 
 
 def _bounded(asked: _Asked) -> bool:
-    kinds = list(asked.profile.kinds)
+    kinds, phases = list(asked.profile.kinds), [phase.name for phase in asked.profile.phases]
     streams = [place for place, kind in enumerate(asked.profile.kinds.values()) if _streams(kind)]
-    return any(bound.kinds for bound in bounds_of([o.text for o in asked.profile.objectives], kinds, streams))
+    return any(
+        bound.kinds for bound in bounds_of([o.text for o in asked.profile.objectives], kinds, streams, phases)
+    )
 
 
 def _streams(kind: Kind) -> bool:
