@@ -10,9 +10,9 @@ over requests in order of their due times, one part for each phase (and run, of 
   have ended at that age, the high end as never answered; so do those whose end is unknown as the run was killed, which
   the low end leaves out.  One that was cancelled because the profile asks for it is in no figure.
 * Times of streams are of the kinds that stream; each of their requests that failed counts as one infinite time.
-* Rates of an open loop are judged given its arrivals: what the server can add is by how much answers fell behind
-  them, so the spread is that of answers minus arrivals over time.  Where it fell behind for good, and in a closed
-  loop, it is that of the answers.
+* Rates of an open loop that kept pace are judged given its arrivals: they are what was asked for less what was lost,
+  so the spread is that of the losses over time, and without any the rate is a fact.  Where it fell behind, in a closed
+  loop, and of tokens, the spread is that of the answers.
 * An objective that names no phase must hold in every measured phase; its row is that of the worst.
 """
 
@@ -52,7 +52,8 @@ from loadgen.traffic.objective import (
 
 Floats = npt.NDArray[np.float64]
 _LONGEST = 1000.0  # times the run: what needs more than that is too close to the bound to be told
-_OF_STREAMS = (*STREAM_TIMES, "output tokens/s", "input tokens/s", "good tokens/s")
+_OF_TOKENS = ("output tokens/s", "input tokens/s", "good tokens/s")
+_OF_STREAMS = (*STREAM_TIMES, *_OF_TOKENS)
 _STARTS = {"cold start live": "live_ns", "cold start ready": "server_ready_ns", "cold start load": "load_ns",
            "cold start model ready": "model_ready_ns"}  # fmt: skip
 _SERVER = {"mean batch": "mean_batch", "server queue": "queue_ns_mean", "server compute": "compute_ns_mean"}
@@ -302,11 +303,15 @@ def _row(objective: Objective, figure: Figure, seen: Measured, phases: int) -> S
 
 
 def verdict(objective: Objective, found: Estimate) -> Verdict:
-    """Passes when all of the interval holds, fails when none of it does, else inconclusive."""
+    """Passes when all of the interval holds and no fewer requests than a pass needs were judged, fails when none of it
+    holds, else inconclusive.
+    """
     if found.value is None or found.low is None or found.high is None:
         return Verdict.INCONCLUSIVE
     holds = [objective.holds(bound) for bound in (found.low, found.high)]
-    return Verdict.PASS if all(holds) else Verdict.INCONCLUSIVE if any(holds) else Verdict.FAIL
+    if not any(holds):
+        return Verdict.FAIL
+    return Verdict.PASS if all(holds) and found.n >= requests_needed(objective) else Verdict.INCONCLUSIVE
 
 
 def _settling(
@@ -601,7 +606,7 @@ def _share(figure: Figure, parts: list[Part], seen: Measured) -> _Evidence:
 def _rate(figure: Figure, parts: list[Part], seen: Measured) -> _Evidence:
     """The rate by analysis.rates, with the spread of the same over time around it."""
     weigh = _weights(figure.metric, seen)
-    total, n, span_ns = 0.0, 0, sum(part.window.span_ns or 0 for part in parts)
+    total, n, losses, span_ns = 0.0, 0, 0, sum(part.window.span_ns or 0 for part in parts)
     moments, weights, spans = [], [], []
     for part in parts:
         rows, mine = part.rows, _mine(figure, part, seen)
@@ -612,13 +617,16 @@ def _rate(figure: Figure, parts: list[Part], seen: Measured) -> _Evidence:
         n += int(np.count_nonzero(counts & rows.ok))
         if not part.window.span_ns:
             continue
-        at, weight = (rows.done_ns - part.start_ns)[counts], (share * each)[counts]
-        if part.keeps_pace and figure.metric not in ("output tokens/s", "input tokens/s", "good tokens/s"):
-            due = mine & ~rows.planned_cancel
-            items = rows.items[due] if figure.metric == "items/s" else np.ones(int(np.count_nonzero(due)))
-            at = np.concatenate([at, (rows.due_ns - part.start_ns)[due]])
-            weight = np.concatenate([weight, -items])
-        moments.append(at.astype(np.float64))
+        if (
+            part.keeps_pace and figure.metric not in _OF_TOKENS
+        ):  # what was asked for is given: only losses vary
+            lost = mine & ~counts & ~rows.planned_cancel
+            losses += int(np.count_nonzero(lost))
+            at, weight = rows.due_ns[lost], -each[lost]
+        else:
+            losses += 1
+            at, weight = rows.done_ns[counts], (share * each)[counts]
+        moments.append((at - part.start_ns).astype(np.float64))
         weights.append(weight.astype(np.float64))
         spans.append(part.window.span_ns)
     if figure.metric in _OF_STREAMS and not n:
@@ -626,6 +634,8 @@ def _rate(figure: Figure, parts: list[Part], seen: Measured) -> _Evidence:
     value = per_s(total, span_ns)
     if value is None:
         return _Evidence(Estimate(None, None, None, n), Reason.NO_REQUESTS)
+    if not losses:
+        return _fact(value, n)
     found = intervals.weighted_rate(moments, weights, spans)
     ends = [
         None if end is None or found.value is None else max(0.0, value + end - found.value)
