@@ -11,8 +11,8 @@ over requests in order of their due times, one part for each phase (and run, of 
   the low end leaves out.  One that was cancelled because the profile asks for it is in no figure.
 * Times of streams are of the kinds that stream; each of their requests that failed counts as one infinite time.
 * Rates of an open loop that kept pace are judged given its arrivals: they are what was asked for less what was lost,
-  so the spread is that of the losses over time, and without any the rate is a fact.  Where it fell behind, in a closed
-  loop, and of tokens, the spread is that of the answers.
+  so the spread is that of the share that was answered, and where all was the rate is a fact.  Where the server fell
+  behind, in a closed loop, and of tokens, the spread is that of the answers over time.
 * An objective that names no phase must hold in every measured phase; its row is that of the worst.
 """
 
@@ -50,7 +50,6 @@ from loadgen.traffic.objective import (
     parse_objective,
 )
 
-Floats = npt.NDArray[np.float64]
 _LONGEST = 1000.0  # times the run: what needs more than that is too close to the bound to be told
 _OF_TOKENS = ("output tokens/s", "input tokens/s", "good tokens/s")
 _OF_STREAMS = (*STREAM_TIMES, *_OF_TOKENS)
@@ -91,6 +90,7 @@ class Part:
     """
 
     phase: str
+    run: int  # of several that are pooled
     place: int
     rows: Frame
     window: Window
@@ -224,6 +224,7 @@ def _part(place: int, phase: dict[str, Any], rows: Frame, span: Window) -> Part:
     in_order = bool((np.diff(due) >= 0).all())
     return Part(
         phase=own_name(phase),
+        run=phase.get("run", 1),
         place=place,
         rows=rows,
         window=span,
@@ -281,7 +282,7 @@ def _row(objective: Objective, figure: Figure, seen: Measured, phases: int) -> S
     if said is Verdict.INCONCLUSIVE:
         span_s = sum(part.load_ns for part in _parts(figure, seen)) / 1e9
         reason, needed, more_s = _settling(objective, evidence, span_s)
-    fact = found.low is None or found.high is None or (found.method is None and found.low == found.high)
+    fact = found.low == math.inf or (found.low == found.high and (found.method is None or found.low is None))
     return SloRow(
         objective=objective.text,
         observed=_finite(found.value),
@@ -306,9 +307,10 @@ def verdict(objective: Objective, found: Estimate) -> Verdict:
     """Passes when all of the interval holds and no fewer requests than a pass needs were judged, fails when none of it
     holds, else inconclusive.
     """
-    if found.value is None or found.low is None or found.high is None:
+    if found.value is None:
         return Verdict.INCONCLUSIVE
-    holds = [objective.holds(bound) for bound in (found.low, found.high)]
+    ends = (-math.inf if found.low is None else found.low, math.inf if found.high is None else found.high)
+    holds = [objective.holds(end) for end in ends]
     if not any(holds):
         return Verdict.FAIL
     return Verdict.PASS if all(holds) and found.n >= requests_needed(objective) else Verdict.INCONCLUSIVE
@@ -479,32 +481,40 @@ class _Times:
     `known` leaves it out; what failed is infinite in all.
     """
 
-    known: Floats
-    best: Floats
-    worst: Floats
+    known: npt.NDArray[Any]
+    best: npt.NDArray[Any]
+    worst: npt.NDArray[Any]
     lost: int
     open: int  # how many are infinite in the worst case only
+
+
+def _by_run(each: list[npt.NDArray[Any]], parts: list[Part]) -> list[npt.NDArray[Any]]:
+    """The values of the parts of one run after each other, as the intervals take them; without empty ones."""
+    runs = dict.fromkeys(part.run for part in parts)
+    found = [
+        np.concatenate([one for one, part in zip(each, parts, strict=True) if part.run == run])
+        for run in runs
+    ]
+    return [one for one in found if one.size]
 
 
 def _time(figure: Figure, parts: list[Part], seen: Measured) -> _Evidence:
     each = [(_gaps if figure.metric == "chunk gap" else _times)(figure, part, seen) for part in parts]
     lost, unsure = sum(one.lost for one in each), sum(one.open for one in each)
-    known = _statistic([one.known for one in each], figure.quantile)
+    known = _statistic(_by_run([one.known for one in each], parts), figure.quantile)
     if not unsure:
         reason = None if known.n else Reason.NO_REQUESTS
         return _Evidence(known, reason, lost, 0)
-    best = _statistic([one.best for one in each], figure.quantile)
-    worst = _statistic([one.worst for one in each], figure.quantile)
+    best = _statistic(_by_run([one.best for one in each], parts), figure.quantile)
+    worst = _statistic(_by_run([one.worst for one in each], parts), figure.quantile)
     values = [one.value for one in (known, best) if one.value is not None]
-    low = best.low if best.n else 0.0
-    both = replace(best, value=max(values, default=None), low=low, high=worst.high, n=known.n)
+    both = replace(best, value=max(values, default=None), low=best.low, high=worst.high, n=known.n)
     reason = None if known.n else Reason.UNKNOWN_ENDS
     return _Evidence(both, reason, lost, unsure, settled=known)
 
 
-def _statistic(parts: Sequence[Floats], quantile: float | None) -> Estimate:
+def _statistic(parts: Sequence[npt.NDArray[Any]], quantile: float | None) -> Estimate:
     """A quantile, the maximum (1.0) or the mean (None) of values of which some may be infinite."""
-    parts = [part for part in parts if part.size]
     n = sum(part.size for part in parts)
     if not n:
         return Estimate(None, None, None, 0)
@@ -531,7 +541,7 @@ def _times(figure: Figure, part: Part, seen: Measured) -> _Times:
             mine = mine & (rows.sent | ~(rows.dropped | rows.cancelled))
         late = mine & ~rows.ok & rows.judged
         cancelled = mine & rows.cancelled
-    best = np.where(late, math.inf, values)
+    best: npt.NDArray[Any] = np.where(late, math.inf, values) if late.any() else values.copy()
     if metric in OF_STREAMS and cancelled.any():
         best[cancelled & ~known] = 0.0
         if metric.startswith("ttft"):
@@ -543,11 +553,10 @@ def _times(figure: Figure, part: Part, seen: Measured) -> _Times:
         cancelled = cancelled | unseen
     sure, every = ended | late, ended | late | cancelled
     worst = np.where(cancelled, math.inf, best) if cancelled.any() or unknown else best
-    end = np.full(unknown, math.inf)
     return _Times(
         known=_in_order(best, sure, part),
         best=_in_order(best, every, part),
-        worst=np.concatenate([_in_order(worst, every, part), end]),
+        worst=_then_infinite([_in_order(worst, every, part)], unknown),
         lost=int(np.count_nonzero(late)),
         open=int(np.count_nonzero(cancelled)) + unknown,
     )
@@ -557,11 +566,17 @@ def _gaps(figure: Figure, part: Part, seen: Measured) -> _Times:
     """Between the chunks of the successes, as they came; each request without success is one at the end."""
     mine = _mine(figure, part, seen)
     rows = part.rows.where(mine)
-    held = [np.asarray(piece, np.float64) for piece in gaps(rows).parts]
+    held = gaps(rows).parts
     lost = int(np.count_nonzero(~rows.ok & rows.judged))
     unsure = int(np.count_nonzero(rows.cancelled)) + (part.unknown or 0)
-    known = np.concatenate([*held, np.full(lost, math.inf)])
-    return _Times(known, known, np.concatenate([known, np.full(unsure, math.inf)]), lost, unsure)
+    known = _then_infinite(held, lost)
+    return _Times(known, known, _then_infinite([known], unsure), lost, unsure)
+
+
+def _then_infinite(parts: Sequence[npt.NDArray[Any]], n: int) -> npt.NDArray[Any]:
+    """Values and so many infinite ones; whole numbers, which take half the memory, where there are none."""
+    ends = [np.full(n, math.inf)] if n else []
+    return np.concatenate([*parts, *ends]) if parts or n else np.zeros(0)
 
 
 def _in_order(values: npt.NDArray[Any], keep: Bools, part: Part) -> npt.NDArray[Any]:
@@ -595,10 +610,10 @@ def _share(figure: Figure, parts: list[Part], seen: Measured) -> _Evidence:
         for all_hold, into in ((False, best), (True, worst)):
             every = _in_order(np.where(cancelled, all_hold, holds), counts | cancelled, part)
             into.append(np.concatenate([every, np.full(unknown, all_hold)]))
-    found = intervals.share([one for one in known if one.size])
+    found = intervals.share(_by_run(known, parts))
     if not unsure:
         return _Evidence(found, None if found.n else Reason.NO_REQUESTS)
-    low, high = (intervals.share([one for one in each if one.size]) for each in (best, worst))
+    low, high = (intervals.share(_by_run(each, parts)) for each in (best, worst))
     both = replace(found, low=low.low, high=high.high, effective_n=low.effective_n, method=low.method)
     return _Evidence(both, None if found.n else Reason.UNKNOWN_ENDS, 0, unsure, settled=found)
 
@@ -606,42 +621,38 @@ def _share(figure: Figure, parts: list[Part], seen: Measured) -> _Evidence:
 def _rate(figure: Figure, parts: list[Part], seen: Measured) -> _Evidence:
     """The rate by analysis.rates, with the spread of the same over time around it."""
     weigh = _weights(figure.metric, seen)
-    total, n, losses, span_ns = 0.0, 0, 0, sum(part.window.span_ns or 0 for part in parts)
-    moments, weights, spans = [], [], []
+    total, asked, n, span_ns = 0.0, 0.0, 0, sum(part.window.span_ns or 0 for part in parts)
+    answers, moments, weights, spans = [], [], [], []
     for part in parts:
         rows, mine = part.rows, _mine(figure, part, seen)
         each, counts = weigh(rows)
-        counts &= mine
-        share = part.window.share * counts
-        total += float((share * each).sum())
-        n += int(np.count_nonzero(counts & rows.ok))
-        if not part.window.span_ns:
-            continue
-        if (
-            part.keeps_pace and figure.metric not in _OF_TOKENS
-        ):  # what was asked for is given: only losses vary
-            lost = mine & ~counts & ~rows.planned_cancel
-            losses += int(np.count_nonzero(lost))
-            at, weight = rows.due_ns[lost], -each[lost]
-        else:
-            losses += 1
-            at, weight = rows.done_ns[counts], (share * each)[counts]
-        moments.append((at - part.start_ns).astype(np.float64))
-        weights.append(weight.astype(np.float64))
-        spans.append(part.window.span_ns)
+        counts = counts & mine
+        weight = part.window.share * counts * each
+        total += float(weight.sum())
+        n += int(np.count_nonzero(counts))
+        if part.window.span_ns:
+            moments.append(rows.done_ns[counts] - part.start_ns)
+            weights.append(weight[counts].astype(np.float64))
+            spans.append(part.window.span_ns)
+        due = mine & ~rows.planned_cancel
+        asked += float(each[due].sum())
+        answers.append(_in_order(counts, due, part))
     if figure.metric in _OF_STREAMS and not n:
         return _Evidence(Estimate(None, None, None, 0), Reason.NO_TOKENS)
-    value = per_s(total, span_ns)
-    if value is None:
+    value, offered = per_s(total, span_ns), per_s(asked, span_ns)
+    if value is None or offered is None:
         return _Evidence(Estimate(None, None, None, n), Reason.NO_REQUESTS)
-    if not losses:
-        return _fact(value, n)
-    found = intervals.weighted_rate(moments, weights, spans)
-    ends = [
-        None if end is None or found.value is None else max(0.0, value + end - found.value)
+    if all(part.keeps_pace for part in parts) and figure.metric not in _OF_TOKENS:
+        if all(part.all() for part in answers):
+            return _fact(value, n)
+        found, scale = intervals.share(_by_run(answers, parts)), offered
+    else:
+        found, scale = intervals.weighted_rate(moments, weights, spans), 1.0
+    low, high = (
+        None if end is None or found.value is None else max(0.0, value + scale * (end - found.value))
         for end in (found.low, found.high)
-    ]
-    return _Evidence(replace(found, value=value, low=ends[0], high=ends[1], n=n))
+    )
+    return _Evidence(replace(found, value=value, low=low, high=high, n=n))
 
 
 def _weights(metric: str, seen: Measured) -> Callable[[Frame], tuple[npt.NDArray[Any], Bools]]:
@@ -671,10 +682,12 @@ def requests_needed(objective: Objective) -> float:
     """
     if objective.metric in TIMES:
         if objective.quantile is None:
-            return 2  # a mean of one has no interval
+            return intervals.LEAST_OF_MEAN
         if objective.quantile == 1:
             return 1
-        return unanimous(objective.quantile if objective.is_upper else 1 - objective.quantile)
+        below = objective.quantile if objective.is_upper else 1 - objective.quantile  # on the good side
+        few = math.ceil(round(intervals.LEAST_EXPECTED / (1 - below), 6)) if below >= 0.5 else 1  # noqa: PLR2004 - the median
+        return max(intervals.LEAST, few, unanimous(below))
     if objective.metric in SHARES:
         return unanimous(1 - objective.threshold if objective.is_upper else objective.threshold)
     return 1

@@ -88,7 +88,7 @@ objectives:                        # optional; `loadgen check` judges them
   - "output tokens/s > 100"        # output tokens/s | input tokens/s | good requests/s | good tokens/s
   - "goodput > 95%"                # requests that meet every bound above on a time of one request
   - "short: service p95 <= 80ms"   # one kind only
-  - "latency p99 in phase steady at length 65-128 < 1s"   # one phase, some lengths; without a phase each must hold it,
+  - "latency p99 in phase ramp at length 65-128 < 1s"   # one phase, some lengths; without a phase each must hold it,
                                    # "in all phases" takes their requests together
   - "first request < 2s"           # facts of a run: cold start live | ready | load | model ready, joules a request
 ```

@@ -82,25 +82,25 @@ def _passes(objective, n):
         lambda tenths: tenths not in (25, 975)
     ),  # there one alone is at the bound itself
 )
-def test_fewer_than_the_number_needed_never_pass_and_twice_as_many_good_ones_do(text, tenths):
+def test_fewer_than_the_number_needed_never_pass_and_three_times_as_many_good_ones_do(text, tenths):
     objective = parse_objective(text.format(tenths / 10))
     need = requests_needed(objective)
-    assert _passes(objective, 2 * int(need) + 10)
+    assert _passes(objective, 3 * int(need))
     assert need == 1 or not _passes(objective, int(need) - 1)
 
 
 @pytest.mark.parametrize(
     ("text", "need"),
     [
-        ("latency p99 < 1s", 368),
-        ("latency p50 < 1s", 6),
-        ("latency p99.9 < 1s", 3688),
+        ("latency p99 < 1s", 500),
+        ("latency p50 < 1s", 20),
+        ("latency p99.9 < 1s", 5000),
         ("failure rate < 1%", 368),
         ("failure rate < 0.5%", 736),
         ("rejection rate < 5%", 72),
         ("goodput > 95%", 72),
         ("latency max < 1s", 1),
-        ("latency mean < 1s", 2),
+        ("latency mean < 1s", 40),
         ("requests/s > 5", 1),
         ("failure rate < 0%", float("inf")),
         ("goodput >= 100%", float("inf")),
@@ -115,8 +115,8 @@ def test_numbers_needed(text, need):
     [
         ("failure rate < 1%", 60, 368),
         ("goodput > 95%", 60, 72),
-        ("latency p99 < 1s", 60, 368),
-        ("failure rate < 1%", 600, 0),
+        ("latency p99 < 1s", 60, 500),
+        ("failure rate < 1%", 368, 0),
     ],
 )
 def test_a_verdict_says_how_many_it_takes(tmp_path, objective, n, need):
