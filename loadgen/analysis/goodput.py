@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from loadgen.analysis.frame import Bools, Frame
-from loadgen.analysis.measures import OF_STREAMS, measured, stopped_short
+from loadgen.analysis.measures import OF_STREAMS, lengths, measured, stopped_short
 from loadgen.analysis.rates import Shares, per_s
 from loadgen.traffic.objective import Objective, parse_objective
 
@@ -22,26 +22,41 @@ PER_REQUEST = ("latency", "service", *OF_STREAMS)
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """An objective as a bound on each request of the kinds at these places."""
+    """An objective as a bound on each request of the kinds and phases at these places; `phases` None: of all."""
 
     objective: Objective
     kinds: tuple[int, ...]
+    phases: tuple[int, ...] | None = None
+
+    def concerns(self, frame: Frame) -> Bools:
+        """Which rows it bounds."""
+        found = np.isin(frame.kind, self.kinds)
+        if self.phases is not None:
+            found &= np.isin(frame.phase, self.phases)
+        if (ends := self.objective.figure.length) is not None:
+            length = lengths(frame, self.objective.metric)
+            found &= (ends.low <= length) & (length <= ends.high)
+        return np.asarray(found, np.bool_)
 
 
-def bounds_of(texts: list[str], kinds: list[str], stream_kinds: list[int]) -> list[Bound]:
-    """The objectives that bound a request; raises ObjectiveError on a text that is none."""
+def bounds_of(texts: list[str], kinds: list[str], stream_kinds: list[int], phases: list[str]) -> list[Bound]:
+    """The objectives that bound a request, of a run with these kinds and phases; raises ObjectiveError on a text
+    that is none.
+    """
     found = []
     for objective in map(parse_objective, texts):
         if objective.metric in PER_REQUEST and objective.op in ("<", "<="):
             places = range(len(kinds)) if objective.metric not in OF_STREAMS else stream_kinds
             of = tuple(place for place in places if objective.kind in (None, kinds[place]))
-            found.append(Bound(objective, of))
+            named = objective.figure.phase
+            during = None if named is None else tuple(i for i, phase in enumerate(phases) if phase == named)
+            found.append(Bound(objective, of, during))
     return found
 
 
 def good(frame: Frame, bounds: list[Bound]) -> Bools:
     """Which rows are good."""
-    found, kind = frame.ok & ~stopped_short(frame), frame.kind
+    found = frame.ok & ~stopped_short(frame)
     for bound in bounds:
         values, known = measured(frame, bound.objective.metric)
         within = values < bound.objective.threshold
@@ -50,7 +65,7 @@ def good(frame: Frame, bounds: list[Bound]) -> Bools:
         met = known & within
         if bound.objective.metric == "tpot":
             met |= ~known
-        found = found & (met | ~np.isin(kind, bound.kinds))
+        found = found & (met | ~bound.concerns(frame))
     return found
 
 

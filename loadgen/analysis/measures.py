@@ -54,6 +54,19 @@ def stopped_short(frame: Frame) -> Bools:
     return np.asarray(frame.ok & (out >= 0) & (out < least) & sure, np.bool_)
 
 
+def tokens_in(frame: Frame) -> Ints:
+    """As the server counted them, else as planned; NEVER where neither is known.  Only of a run that has streams."""
+    told = frame.stream("tokens_in").astype(np.int64)
+    return np.where(told >= 0, told, frame.length)
+
+
+def lengths(frame: Frame, metric: str) -> Ints:
+    """The length by which a metric is told apart: tokens in for times of streams, else the length that was sent."""
+    if metric in OF_STREAMS and frame.columns.streams is not None:
+        return tokens_in(frame)
+    return frame.length.astype(np.int64)
+
+
 def told_by_usage(frame: Frame) -> Bools:
     """Whose tokens out are the server's own count; only of a run that has streams."""
     return np.asarray(frame.stream("source") == SOURCES.index("usage"), np.bool_)

@@ -55,10 +55,19 @@ def pool(runs: Sequence[Run]) -> Run:
     phases: list[dict[str, Any]] = []
     server: list[dict[str, Any]] = []
     for place, run in enumerate(runs):
-        phases += [phase | {"name": _name(place, phase["name"])} for phase in run.info.get("phases", [])]
+        phases += [
+            phase | {"name": _name(place, phase["name"]), "run": place + 1}
+            for phase in run.info.get("phases", [])
+        ]
         server += [line | {"phase": _name(place, line.get("phase"))} for line in run.server]
     info = first.info | {"phases": phases, "doubts": []}
     return _Pool(first.path, info, [], sum(run.rows for run in runs), server, runs=tuple(runs))
+
+
+def own_name(phase: dict[str, Any]) -> str:
+    """A phase's name within its own run."""
+    name = str(phase["name"])
+    return name.removeprefix(f"{phase['run']}/") if "run" in phase else name
 
 
 def _name(place: int, phase: object) -> str:

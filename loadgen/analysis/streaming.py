@@ -33,7 +33,7 @@ import numpy.typing as npt
 from loadgen.analysis.columns import Ints
 from loadgen.analysis.frame import Bools, Frame
 from loadgen.analysis.goodput import Bound, goodput
-from loadgen.analysis.measures import measured, stopped_short, told_by_usage
+from loadgen.analysis.measures import measured, stopped_short, tokens_in, told_by_usage
 from loadgen.analysis.percentiles import Tally, distribution
 from loadgen.analysis.rates import Shares, per_s
 from loadgen.analysis.streams import BIN_NS, SOURCES
@@ -96,12 +96,6 @@ def gaps(frame: Frame) -> Tally:
     pairs = np.unique(frame.phase.astype(np.int64) * (1 << 16) + frame.kind).tolist()
     tallies = (streams.gaps.get((pair >> 16, pair & 0xFFFF)) for pair in pairs)
     return Tally.merged(tally for tally in tallies if tally is not None)
-
-
-def tokens_in(frame: Frame) -> Ints:
-    """As the server counted them, else as planned; NEVER where neither is known."""
-    told = frame.stream("tokens_in").astype(np.int64)
-    return np.where(told >= 0, told, frame.length)
 
 
 def _numbers(values: npt.NDArray[Any]) -> dict[str, Any]:

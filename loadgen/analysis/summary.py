@@ -14,16 +14,12 @@ import numpy as np
 
 from loadgen.analysis import figures, validity
 from loadgen.analysis.clientside import client_figures
-from loadgen.analysis.frame import Frame, frame_of, measured_phases
-from loadgen.analysis.goodput import bounds_of
-from loadgen.analysis.rates import GRAIN_NS, Window, per_s, window
-from loadgen.analysis.server import counted, server_figures
-from loadgen.analysis.slo import Measured, judge
+from loadgen.analysis.frame import Frame, measured_phases
+from loadgen.analysis.rates import GRAIN_NS, Window, per_s
+from loadgen.analysis.slo import judge, measured_of
 from loadgen.analysis.stalls import listed, stall_doubts, stalls
 from loadgen.analysis.streaming import streaming
-from loadgen.analysis.told import completed
-from loadgen.analysis.watched import metrics_page, watched
-from loadgen.runread import Run, read_run
+from loadgen.runread import Run
 from loadgen.triton.facts import server_kind
 
 FORMAT = 1
@@ -39,23 +35,15 @@ def summarise(
     `objectives` replaces those the profile stated; `frame` holds the run's rows when they were read already.
     Raises LoadgenError when the folder is no run or an objective cannot be read.
     """
-    run = run if isinstance(run, Run) else read_run(Path(run))
-    frame = frame_of(run) if frame is None else frame
-    info = completed(run.info, run.beats, frame)
+    seen = measured_of(run, objectives, frame)
+    info, frame, spans, told = seen.info, seen.frame, seen.windows, seen.counted
     kinds, parts = info.get("kinds", []), [frame.of_phase(i) for i in range(len(info["phases"]))]
-    spans = [window(part, told) for part, told in zip(parts, info["phases"], strict=True)]
     asked = [_asked(*each) for each in zip(parts, info["phases"], spans, strict=True)]
     phases = [_phase(*each, kinds) for each in zip(parts, info["phases"], spans, asked, strict=True)]
     measured = measured_phases(info)
     kept = frame.of_phases(measured)
     total = _total(kept, [parts[i] for i in measured], [spans[i] for i in measured],
                    [phases[i] for i in measured], [asked[i] for i in measured], kinds)  # fmt: skip
-    if objectives is not None:
-        info = info | {"objectives": objectives}
-    wanted = info.get("objectives", [])
-    names = [kind["name"] for kind in kinds]
-    stream_kinds = _stream_kinds(frame, kinds)
-    bounds = bounds_of(wanted, names, stream_kinds)
     share = (
         spans[measured[0]].share
         if len(measured) == 1
@@ -63,10 +51,9 @@ def summarise(
     )  # rows lie in order of their phase
     if frame.columns.streams is not None:
         for figures_of, part, span in zip(phases, parts, spans, strict=True):
-            figures_of["streaming"] = streaming(part, span.share, span.span_ns, kinds, bounds)
-        total["streaming"] = streaming(kept, share, total["span_ns"], kinds, bounds)
-    told = counted(run, frame)
-    server = server_figures(run, told) | {"watched": watched(run, frame), "metrics": metrics_page(run)}
+            figures_of["streaming"] = streaming(part, span.share, span.span_ns, kinds, seen.bounds)
+        total["streaming"] = streaming(kept, share, total["span_ns"], kinds, seen.bounds)
+    server = seen.server
     silent = [
         one
         for i in measured
@@ -77,9 +64,6 @@ def summarise(
     doubts = validity.doubts(info, frame, phases, total, server) + stall_doubts(
         silent, server_kind(info.get("server"))
     )
-    ends = [info["phases"][i].get("unknown", 0) for i in measured]
-    unknown = None if None in ends else sum(ends)
-    seen = Measured(kept, share, total["span_ns"], server, unknown, bounds, stream_kinds)
     return {
         "format": FORMAT,
         "valid": not any(doubt.invalidates for doubt in doubts),
@@ -90,7 +74,7 @@ def summarise(
         "phases": phases,
         "total": total,
         "server": server,
-        "slo": judge(wanted, seen, names),
+        "slo": [row.json() for row in judge(seen.objectives, seen)],
         "client": client_figures(info, total),
         "first_request_ns": info.get("first_request_ns", {}),
         **({"first_each_ns": each} if (each := info.get("first_each_ns")) else {}),
@@ -99,15 +83,6 @@ def summarise(
         **({"inputs": info["inputs"]} if info.get("inputs") else {}),
         **({"network": info["network"]} if info.get("network") else {}),
     }
-
-
-def _stream_kinds(frame: Frame, kinds: list[dict[str, Any]]) -> list[int]:
-    """The places of the kinds whose answers come in pieces: told so; seen, in a run that does not tell.
-
-    A whole answer of text has its tokens in streams.arrow too, and no first one that could be late.
-    """
-    seen = np.unique(frame.kind[frame.streamed]).tolist()
-    return [place for place, kind in enumerate(kinds) if kind.get("stream", place in seen)]
 
 
 def _identity(info: dict[str, Any]) -> dict[str, Any]:

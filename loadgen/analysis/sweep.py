@@ -32,9 +32,6 @@ JOURNAL, BLOCKS, RESULT, PAGE = "sweep.json", "blocks", "result.json", "sweep.ht
 ALWAYS = ("requests/s > 0", "items/s > 0", "latency p50 < 100h", "latency p99 < 100h")
 _KEYS = {"sweep", "profile", "model", "target", "protocol", "repository", "base", "command", "visits"}
 RANK = {verdict: place for place, verdict in enumerate(Verdict)}  # larger is better
-ONE_BLOCK = (
-    "one block fails it although all of them together pass: runs differ by more than chance within one"
-)
 
 
 def read_journal(path: Path) -> dict[str, Any]:
@@ -226,11 +223,8 @@ def _always(summary: dict[str, Any]) -> list[float | None]:
 
 
 def _objective(row: dict[str, Any], blocks: list[Verdict]) -> dict[str, Any]:
-    """A row of `judge` on all requests of a cell, with its blocks' verdicts, and a note where these speak against it."""
-    notes = [row["note"]] if row["note"] else []
-    if row["verdict"] is Verdict.PASS and Verdict.FAIL in blocks:
-        notes.append(ONE_BLOCK)
-    return row | {"blocks": blocks, "note": "; ".join(notes) or None}
+    """A row of `judge` on all requests of a cell, with its blocks' verdicts; `against`: it passes, and a block fails."""
+    return row | {"blocks": blocks, "against": row["verdict"] is Verdict.PASS and Verdict.FAIL in blocks}
 
 
 def _verdict(objectives: list[dict[str, Any]]) -> Verdict | None:

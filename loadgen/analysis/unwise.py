@@ -41,19 +41,30 @@ class _Asked:
         return [k for k in self.profile.kinds.values() if objective.kind in (None, k.name)]
 
     def judged(self, objective: Objective) -> int | None:
-        """How many requests (of chunk gaps: gaps) will be judged if all are answered; None: the server decides."""
+        """How many requests (of chunk gaps: gaps) will be judged if all are answered; None: the server decides.
+
+        Of an objective that each phase must hold, those of the phase that has the fewest.
+        """
+        phase = objective.figure.phase
+        each = [self._planned_in(story, objective) for story in self.stories
+                if story.measured and phase in (None, story.name)]  # fmt: skip
+        known = [n for n in each if n is not None]
+        if len(known) < len(each):
+            return None
+        if objective.each_phase:
+            return round(min((n for n in known if n), default=0.0))
+        return round(sum(known))
+
+    def _planned_in(self, story: PhaseStory, objective: Objective) -> float | None:
         n = 0.0
-        for story in self.stories:
-            for kind in self.kinds_of(objective) if story.measured else ():
-                each = _values_each(kind, story.kinds[kind.name].output, objective)
-                planned = _planned(story, kind.name)
-                if planned is None or each is None:
-                    return None
-                given_up = (
-                    kind.cancel.share if kind.cancel is not None else 0.0
-                )  # among the first of a dialogue
-                n += planned * (each - given_up)
-        return round(n)
+        for kind in self.kinds_of(objective):
+            each = _values_each(kind, story.kinds[kind.name].output, objective)
+            planned = _planned(story, kind.name)
+            if planned is None or each is None:
+                return None
+            given_up = kind.cancel.share if kind.cancel is not None else 0.0  # among the first of a dialogue
+            n += planned * (each - given_up)
+        return n
 
 
 def unwise(profile: TrafficProfile, plan: Plan, stories: Sequence[PhaseStory]) -> list[str]:
@@ -99,9 +110,11 @@ def _few_to_decide(asked: _Asked) -> Iterator[str]:
 
 
 def _bounded(asked: _Asked) -> bool:
-    kinds = list(asked.profile.kinds)
+    kinds, phases = list(asked.profile.kinds), [phase.name for phase in asked.profile.phases]
     streams = [place for place, kind in enumerate(asked.profile.kinds.values()) if _streams(kind)]
-    return any(bound.kinds for bound in bounds_of([o.text for o in asked.profile.objectives], kinds, streams))
+    return any(
+        bound.kinds for bound in bounds_of([o.text for o in asked.profile.objectives], kinds, streams, phases)
+    )
 
 
 def _streams(kind: Kind) -> bool:

@@ -214,11 +214,7 @@ def slower(series: list[tuple[str, Ints | Tally, str]]) -> Figure:
         ranks = np.unique(
             np.concatenate([np.linspace(1, n, 400), n + 1 - np.geomspace(1, n, 400)]).astype(np.int64)
         )
-        ordered = (
-            np.array([values.at(place) for place in ranks.tolist()])
-            if isinstance(values, Tally)
-            else np.sort(values)[ranks - 1]
-        )
+        ordered = values.at(ranks) if isinstance(values, Tally) else np.sort(values)[ranks - 1]
         traces.append(
             {"type": "scatter", "mode": "lines" if n > LEAST else "lines+markers", "name": name,
              "x": _numbers(ordered / MS), "y": _numbers((n - ranks + 1) / n * 100),

@@ -66,6 +66,7 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         outcomes=OUTCOMES
         + [key for key in SOMETIMES if any(key in row["figures"]["counts"] for row in rows)],
         interval=words.interval,
+        note=words.note,
         observed=words.observed,
         client_line=words.client_line,
         use_line=words.use_line(summary["server"]),

@@ -25,6 +25,7 @@ _SAID = {
     "none": "none meets the objectives",
 }
 
+ONE_BLOCK = "one block fails it although all of them together pass"
 _MOST = 0.99  # as a probability in words: more than that no few blocks tell
 
 _SEEN = {  # doubts that say why a cell is what it is
@@ -127,7 +128,8 @@ def judged_words(row: dict[str, Any]) -> str:
     """One objective of a cell: what was observed, the interval, how many requests, what the blocks say one by one."""
     between = f" ({told})" if (told := words.interval(row)) else ""
     blocks = f", blocks {' '.join(row['blocks'])}" if len(row["blocks"]) > 1 else ""
-    note = f"; {row['note']}" if row["note"] else ""
+    notes = [words.note(row), ONE_BLOCK if row.get("against") else ""]
+    note = "".join(f"; {said}" for said in notes if said)
     return f"{row['objective']}: observed {words.observed(row)}{between}, n {row['n']}{blocks}{note}"
 
 

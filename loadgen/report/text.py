@@ -26,6 +26,7 @@ from loadgen.report.words import (
     interval,
     model_lines,
     network_line,
+    note,
     observed,
     rate,
     share,
@@ -298,11 +299,11 @@ def _objectives(rows: list[dict[str, Any]], console: Console) -> None:
     console.print()
     for row in rows:
         between = f" ({told})" if (told := interval(row)) else ""
-        note = f"; {row['note']}" if row["note"] else ""
+        more = f"; {said}" if (said := note(row)) else ""
         console.print(
             Text.assemble(
                 (f"{row['verdict']:<12}", _STYLE[row["verdict"]]),
-                f" {row['objective']}: observed {observed(row)}{between}, n {row['n']}{note}",
+                f" {row['objective']}: observed {observed(row)}{between}, n {row['n']}{more}",
             )
         )
 

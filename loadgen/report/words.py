@@ -6,14 +6,23 @@ Used by every report.  This module must not know where a figure is shown.
 import math
 from typing import Any
 
-from loadgen.analysis.slo import Assumption
+from loadgen.analysis.slo import Reason
 from loadgen.analysis.words import amount
-from loadgen.traffic.objective import RATES, SHARES, TIMES
+from loadgen.traffic.objective import DURATIONS, RATES, SHARES, TIMES
 from loadgen.units import show_bytes, show_ns
 
 NONE = "-"
 _WITHIN = 1.96  # standard deviations: 95 % of Poisson plans lie within
-_COVERS = {Assumption.INDEPENDENT: "95 % if requests were independent: ", None: ""}
+_WHY = {
+    Reason.TOO_CLOSE: "too close to the bound for any run of reasonable length to tell",
+    Reason.NEVER: "no number of requests is enough to pass",
+    Reason.UNKNOWN_ENDS: "it hangs on requests whose end is not known: repeat the run",
+    Reason.NO_REQUESTS: "no request of it was judged",
+    Reason.NO_STREAMS: "the run has no streams",
+    Reason.NO_TOKENS: "no answer told its tokens",
+    Reason.NO_BOUND: "no objective bounds a time of one request, e.g. ttft p95 < 500ms",
+    Reason.NOT_REPORTED: "neither the server nor the run tells it",
+}
 _REASONS = 8  # for an end that are listed
 
 
@@ -167,8 +176,10 @@ def figure(metric: str, value: float | None) -> str:
     """An objective's figure in its unit."""
     if value is None:
         return NONE
-    if metric in TIMES:
+    if metric in DURATIONS:
         return show_ns(value)
+    if metric == "joules a request":
+        return f"{value:.3g} J"
     if metric in SHARES:
         return f"{value * 100:.3g} %"
     return f"{rate(value)}/s" if metric in RATES else f"{value:.2f}"
@@ -273,12 +284,59 @@ def observed(row: dict[str, Any]) -> str:
 
 
 def interval(row: dict[str, Any]) -> str:
-    """From where to where an objective's figure may lie, behind what that rests on; "" where it was compared as observed."""
-    low, high = row["interval"] or (None, None)
-    if low == high:
+    """From where to where an objective's figure lies in 95 of 100 runs; "" where there is no interval."""
+    if row["interval"] is None:
         return ""
-    ends = (figure(row["metric"], end) if end is not None else "unbounded" for end in (low, high))
-    return _COVERS[row["assumes"]] + " to ".join(ends)
+    low, high = (None if end is None else figure(row["metric"], end) for end in row["interval"])
+    covers = (
+        "95 %: " if row["method"] is not None else ""
+    )  # else what may yet come of some requests: no chance in it
+    if low is None and high is None:
+        return "unbounded"
+    if high is None:
+        return f"{covers}at least {low}"
+    return f"{covers}{low} to {high}" if low is not None else f"{covers}at most {high}"
+
+
+def note(row: dict[str, Any]) -> str:
+    """Of which phase an objective's row is, what became of its requests, and what would settle it; "" for nothing."""
+    parts = [f"in {row['phase']}, the worst of {row['phases']} phases"] if row["phases"] > 1 else []
+    if n := row["lost"]:
+        parts.append(
+            f"{amount(n, 'request')} never succeeded and {'counts' if n == 1 else 'count'} as infinitely late"
+        )
+    if row["unknown"] is None:
+        parts.append("how many requests were on their way when the run was killed is not known")
+    elif n := row["unknown"]:
+        parts.append(f"how {n} more would have ended is not known")
+    return "; ".join([*parts, *settling(row)])
+
+
+def settling(row: dict[str, Any]) -> list[str]:
+    """Why an objective is undecided and what would settle it: none or one sentence without its full stop."""
+    if row["reason"] is None:
+        return []
+    more = f"about {_span(row['more_s'])} more at this rate would tell" if row["more_s"] else ""
+    if row["reason"] == Reason.MORE_REQUESTS:
+        was = "was" if row["n"] == 1 else "were"
+        return [f"at least {row['needed']} requests are needed to pass, {row['n']} {was} judged"] + [
+            more
+        ] * bool(more)
+    if row["reason"] == Reason.MORE_DATA:
+        return [more or "a longer run, or several, would tell"]
+    if row["reason"] == Reason.ENSEMBLE:
+        value = {name: figure(row["metric"], held) for name, held in (row["models"] or {}).items()}
+        each = ", ".join(f"{name} {held}" for name, held in value.items())
+        return [f"an ensemble has no batches of its own; its models: {each or 'not told'}"]
+    return [_WHY[row["reason"]]]
+
+
+def _span(seconds: float) -> str:
+    """6 minutes; whole numbers of the largest unit of which there are two."""
+    for unit, size in (("hour", 3600), ("minute", 60)):
+        if seconds >= 2 * size:
+            return amount(round(seconds / size), unit)
+    return amount(max(1, round(seconds)), "second")
 
 
 def drain_lines(summary: dict[str, Any]) -> list[str]:

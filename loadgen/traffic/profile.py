@@ -83,11 +83,14 @@ objectives:                        # optional; `loadgen check` judges them
   - "latency p99 < 250ms"          # latency | service | lag, with pNN | mean | max
   - "failure rate < 1%"            # failure rate | rejection rate
   - "requests/s > 50"              # requests/s | items/s
-  - "mean batch > 2"               # what the server made of it
+  - "mean batch > 2"               # what the server made of it; also server queue | server compute < 5ms, of model NAME
   - "ttft p95 < 500ms"             # of streams: ttft | first content (each also: from sent) | tpot | chunk gap
   - "output tokens/s > 100"        # output tokens/s | input tokens/s | good requests/s | good tokens/s
   - "goodput > 95%"                # requests that meet every bound above on a time of one request
   - "short: service p95 <= 80ms"   # one kind only
+  - "latency p99 in phase ramp at length 65-128 < 1s"   # one phase, some lengths; without a phase each must hold it,
+                                   # "in all phases" takes their requests together
+  - "first request < 2s"           # facts of a run: cold start live | ready | load | model ready, joules a request
 ```
 
 Durations take ns, us, ms, s, m, h; rates are per s, m or h.  A number without its unit is refused.
@@ -330,17 +333,34 @@ class TrafficProfile(Written):
     def _whole(self) -> Self:
         for name, kind in self.kinds.items():
             kind._name = name  # noqa: SLF001 - a kind cannot see its own key
-        if faults := [*self._kind_faults(), *self._phase_faults()]:
+        if faults := [*self._kind_faults(), *self._objective_faults(), *self._phase_faults()]:
             raise FaultsError(*faults)
         return self
+
+    def with_objectives(self, texts: list[str]) -> Self:
+        """The same profile with these objectives instead of its own.
+
+        Raises LoadgenError on one that cannot be read, or names a kind or phase that the profile has not.
+        """
+        changed = self.model_copy(update={"objectives": tuple(map(parse_objective, texts))})
+        for (_, place), said in changed._objective_faults():  # noqa: SLF001 - its own
+            raise LoadgenError(f"objective {texts[int(place)]!r}: {said}")
+        return changed
+
+    def _objective_faults(self) -> Iterator[Fault]:
+        measured = [phase.name for phase in self.phases if not phase.warmup]
+        for index, objective in enumerate(self.objectives):
+            for what, named, there in (
+                ("kind", objective.kind, list(self.kinds)),
+                ("measured phase", objective.figure.phase, measured),
+            ):
+                if named is not None and named not in there:
+                    close, known = near(named, there), ", ".join(there)
+                    yield ("objectives", index), f"there is no {what} {named!r}{close}; allowed: {known}"
 
     def _kind_faults(self) -> Iterator[Fault]:
         if not any(kind.weight for kind in self.kinds.values()):
             yield ("kinds",), "every weight is 0, so nothing would be sent; give at least one a weight"
-        for index, objective in enumerate(self.objectives):
-            if objective.kind is not None and objective.kind not in self.kinds:
-                close, known = near(objective.kind, self.kinds), ", ".join(self.kinds)
-                yield ("objectives", index), f"there is no kind {objective.kind!r}{close}; allowed: {known}"
         traced = any(phase.trace is not None for phase in self.phases)
         for name, kind in self.kinds.items():
             for where, said in kind.length_faults(traced=traced):

@@ -4,10 +4,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import binom
 
 from loadgen.analysis.conclusion import exit_code
-from loadgen.analysis.slo import interval_ranks, share
+
 from loadgen.analysis.summary import summarise
 from loadgen.records import LoadgenError, Outcome
 from tests.support.runs import MS, S, beat, build, phase, row, running, statistics, steady, window

@@ -1,6 +1,15 @@
 import pytest
 
-from loadgen.traffic.objective import Objective, ObjectiveError, parse_objective
+from loadgen.records import LoadgenError
+from loadgen.traffic.objective import (
+    Figure,
+    Lengths,
+    Objective,
+    ObjectiveError,
+    load_objectives,
+    parse_figure,
+    parse_objective,
+)
 
 
 @pytest.mark.parametrize(
@@ -35,7 +44,7 @@ from loadgen.traffic.objective import Objective, ObjectiveError, parse_objective
 )
 def test_read(text, kind, metric, quantile, op, threshold):
     assert parse_objective(text) == Objective(
-        " ".join(text.split()), kind, metric, quantile, op, pytest.approx(threshold)
+        " ".join(text.split()), Figure(metric, quantile, kind), op, pytest.approx(threshold)
     )
 
 
@@ -63,6 +72,15 @@ def test_read(text, kind, metric, quantile, op, threshold):
         ("requests/s > 5/d", "not a rate"),
         ("short: mean batch > 2", "by model, not by kind"),
         ("failure rate p99 < 1%", "unknown metric"),
+        (": latency p99 < 1s", "names no kind"),
+        ("latency p99 in phase < 1s", "'in phase' takes a name"),
+        ("latency p99 in all phases twice < 1s", "takes nothing behind it"),
+        ("latency p99 in phase a in phase b < 1s", "says twice"),
+        ("latency p99 in phase a in all phases < 1s", "says twice"),
+        ("latency p99 at length 9-3 < 1s", "not a range of lengths"),
+        ("chunk gap p99 at length 1-3 < 1s", "not known by length"),
+        ("latency p99 of model m < 1s", "are counted by model"),
+        ("joules a request in phase peak < 1", "drop kind, phase and length"),
     ],
 )
 def test_refused_in_one_line(text, says):
@@ -84,3 +102,68 @@ def test_refused_in_one_line(text, says):
 def test_holds(op, below, equal, above):
     objective = parse_objective(f"requests/s {op} 50")
     assert [objective.holds(value) for value in (49.9, 50.0, 50.1)] == [below, equal, above]
+
+
+@pytest.mark.parametrize(
+    ("text", "figure"),
+    [
+        ("latency p99", Figure("latency", 0.99)),
+        ("chat: ttft p95 in phase peak", Figure("ttft", 0.95, "chat", "peak")),
+        (
+            "latency max at length 65-128 in phase heavy load",
+            Figure("latency", 1.0, None, "heavy load", Lengths(65, 128)),
+        ),
+        ("service mean at length 7", Figure("service", None, None, None, Lengths(7, 7))),
+        ("latency p99.9 in all phases", Figure("latency", 0.999)),
+        ("requests/s in phase peak", Figure("requests/s", None, None, "peak")),
+        ("mean batch of model bert in phase peak", Figure("mean batch", None, None, "peak", None, "bert")),
+        ("server queue", Figure("server queue")),
+        ("cold start model ready", Figure("cold start model ready")),
+        ("short: first request", Figure("first request", None, "short")),
+    ],
+)
+def test_a_figure_is_the_left_side_and_reads_back_as_itself(text, figure):
+    assert parse_figure(text) == figure
+    assert parse_figure(str(figure)) == figure
+
+
+@pytest.mark.parametrize(
+    ("text", "each"),
+    [
+        ("latency p99 < 1s", True),
+        ("latency p99 in all phases < 1s", False),
+        ("latency p99 in phase peak < 1s", False),
+        ("joules a request < 2", False),
+    ],
+)
+def test_without_a_phase_each_must_hold_it(text, each):
+    assert parse_objective(text).each_phase is each
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["- latency p99 < 1s\n- goodput > 95%\n", "name: p\nobjectives: [latency p99 < 1s, goodput > 95%]\n"],
+)
+def test_objectives_come_from_a_list_or_a_profile(tmp_path, text):
+    (tmp_path / "o.yaml").write_text(text)
+    assert load_objectives(tmp_path / "o.yaml") == ["latency p99 < 1s", "goodput > 95%"]
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "holds no objectives"),
+        ("objectives: 3", "holds no objectives"),
+        ("- 3", "holds no objectives"),
+        ("- latncy p99 < 1s", "did you mean 'latency'"),
+        ("[", "not YAML"),
+        (None, "cannot be read"),
+    ],
+)
+def test_a_file_without_objectives_is_refused_in_one_line(tmp_path, text, says):
+    if text is not None:
+        (tmp_path / "o.yaml").write_text(text)
+    with pytest.raises(LoadgenError) as caught:
+        load_objectives(tmp_path / "o.yaml")
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)

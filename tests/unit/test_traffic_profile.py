@@ -85,6 +85,8 @@ def test_the_reference_is_itself_a_profile():
         "output tokens/s",
         "goodput",
         "service",
+        "latency",
+        "first request",
     ]
     assert (profile.seed, profile.target) == (7, "grpc://127.0.0.1:8001")
 
