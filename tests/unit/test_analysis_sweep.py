@@ -128,7 +128,7 @@ def test_the_verdicts_of_a_sweep_are_those_of_judge_on_the_pooled_blocks(tmp_pat
 
 
 def test_a_cell_of_which_a_block_fails_does_not_pass(tmp_path):
-    """All together pass, yet one of three runs fails: what runs differ by is not in an interval of one run."""
+    """The P99 of all together is 85 ms, yet one of three runs fails: runs differ by more than chance within one."""
     found = {"r1-c1-l1": tail(85, 4000), "r2-c1-l1": tail(300), "r3-c1-l1": tail(85, 4000)}
     result = read_sweep(sweep(tmp_path / "s", found, ONE + P99))
     [cell] = result["cells"]
