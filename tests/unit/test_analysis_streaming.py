@@ -235,6 +235,14 @@ def test_a_large_tally_is_exact_and_merges_with_small_ones():
         )
 
 
+def test_parts_of_a_tally_lie_in_order_of_time_whoever_wrote_them():
+    first, second = Tally(), Tally()
+    for tally, at in ((first, 30), (first, 10), (second, 20), (second, 40)):
+        tally.add(np.array([at, at + 1]), at)
+    assert np.concatenate(first.parts).tolist() == [10, 11, 30, 31]
+    assert np.concatenate(Tally.merged([first, second]).parts).tolist() == [10, 11, 20, 21, 30, 31, 40, 41]
+
+
 def two_choices(due, a, b, out, **over):
     return chat(due, [*a, *b], out=out, more={"choice_chunks": [len(a), len(b)]}, **over)
 
