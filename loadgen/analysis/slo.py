@@ -399,14 +399,16 @@ def _check(figure: Figure, seen: Measured) -> None:
             held = held[held >= 0]
             has = f"they are {held.min()} to {held.max()}" if held.size else "none has a length"
             raise LoadgenError(f"{figure}: no request of the run is that long; {has}")
-    if figure.model is not None and figure.model not in (models := _models(seen.server)):
+    if figure.model is not None and figure.model not in (models := _models(seen.server, seen.info)):
         known = ", ".join(models) or "none"
         raise LoadgenError(f"{figure}: the server counted nothing of {figure.model!r}; models: {known}")
 
 
-def _models(server: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def _models(server: dict[str, Any], info: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The figures of each model that executed something."""
-    return {**(server.get("by_model") or {}), **(server.get("composing") or {})}
+    asked = {kind["model"] for kind in info.get("kinds", [])}
+    only = {name: server for name in asked if len(asked) == 1 and server.get("execution_count")}
+    return {**(server.get("by_model") or only), **(server.get("composing") or {})}
 
 
 def _evidence(figure: Figure, seen: Measured) -> _Evidence:
@@ -462,7 +464,7 @@ def _of_server(figure: Figure, seen: Measured) -> _Evidence:
     if figure.phase is not None and len(seen.phases) > 1:
         names = {seen.info["phases"][part.place]["name"] for part in _parts(figure, seen)}
         server = server_figures(seen.run, [one for one in seen.counted if one.phase in names])
-    models = _models(server)
+    models = _models(server, seen.info)
     told = server if figure.model is None else models.get(figure.model, {})
     value = told.get(_SERVER[figure.metric])
     if value is None and figure.model is None and server.get("ensembles"):

@@ -184,7 +184,9 @@ def _chunks(found: StreamColumns, parts: _Parts, beside: tuple[Small, Small, Boo
     groups = phase[rows].astype(np.int64) * (1 << 16) + kind[rows]
     for group in np.unique(groups).tolist():
         tally = found.gaps.setdefault((group >> 16, group & 0xFFFF), Tally())
-        tally.add(gaps[groups[of_gap] == group])
+        these = groups[of_gap] == group
+        if these.any():
+            tally.add(gaps[these], int(stamps[:-1][within][np.argmax(these)]))
     tokens = found.tokens_out[rows]
     weights = np.where(tokens > 0, tokens, 0) / np.maximum(found.chunks[rows], 1)
     for place in np.unique(phase[rows]).tolist():

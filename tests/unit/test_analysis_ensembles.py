@@ -72,7 +72,7 @@ def test_an_ensemble_has_no_batches_and_those_of_its_models_are_told_one_by_one(
     assert told["composing"]["pre"]["busy"] == pytest.approx(busy, abs=1e-4)
     [row] = found["slo"]
     assert (row["verdict"], row["observed"]) == ("inconclusive", None)
-    assert "pre 4.00" in row["note"]
+    assert (row["reason"], row["models"]["pre"]) == ("ensemble", 4)
     assert codes(found).isdisjoint({"other_clients", "no_batching", "counters_reset", "other_models"})
     assert not any("mean batch 1.00" in line for line in model_lines(told))
 

@@ -225,8 +225,22 @@ def test_a_large_tally_is_exact_and_merges_with_small_ones():
         merged = Tally.merged(order)
         exact = np.quantile(both, 0.99, method="inverted_cdf")
         assert merged.distribution()["p99"] == exact
-        assert (merged.size, merged.at(merged.size)) == (both.size, both.max())
-        assert merged.deviation == pytest.approx(both.std(ddof=1))
+        assert (merged.size, merged.at(np.array([1, merged.size])).tolist()) == (
+            both.size,
+            [both.min(), both.max()],
+        )
+        assert (
+            np.concatenate(merged.parts).tolist()
+            == np.concatenate([large, small][:: 1 if order is tallies else -1]).tolist()
+        )
+
+
+def test_parts_of_a_tally_lie_in_order_of_time_whoever_wrote_them():
+    first, second = Tally(), Tally()
+    for tally, at in ((first, 30), (first, 10), (second, 20), (second, 40)):
+        tally.add(np.array([at, at + 1]), at)
+    assert np.concatenate(first.parts).tolist() == [10, 11, 30, 31]
+    assert np.concatenate(Tally.merged([first, second]).parts).tolist() == [10, 11, 20, 21, 30, 31, 40, 41]
 
 
 def two_choices(due, a, b, out, **over):

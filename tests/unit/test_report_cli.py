@@ -95,4 +95,4 @@ def test_check_of_a_killed_run_of_unknown_end_is_no_verdict(tmp_path):
     assert found.exit_code == 3
     rows = json.loads(found.stdout)["slo"]
     assert {row["verdict"] for row in rows} == {"inconclusive"}
-    assert "is not known" in rows[0]["note"]
+    assert [(row["reason"], row["unknown"]) for row in rows] == [("unknown_ends", None)] * 2
