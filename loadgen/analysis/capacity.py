@@ -206,7 +206,7 @@ def _trusted(probes: Sequence[Probe]) -> list[Probe]:
 def _refined(settings: Settings, probes: Sequence[Probe], known: Capacity) -> Next:
     """A longer probe on the side of the limit that has been looked at for less time."""
     assert known.value is not None  # noqa: S101 - of a line
-    line = _lines(probes)[known.objective or 0]
+    line = lines(probes)[known.objective or 0]
     near = [probe for probe in probes if -NEAR_BELOW <= probe.distance <= NEAR_ABOVE]
     over = sum(probe.seconds for probe in near if probe.load > known.value)
     under = sum(probe.seconds for probe in near if probe.load <= known.value)
@@ -225,7 +225,7 @@ def capacity_of(settings: Settings, probes: Sequence[Probe]) -> Capacity:
     """What the probes say so far."""
     spent = sum(probe.seconds for probe in probes)
     each = [
-        (line.at(0.0), *line.interval, place) for place, line in enumerate(_lines(probes)) if line is not None
+        (line.at(0.0), *line.interval, place) for place, line in enumerate(lines(probes)) if line is not None
     ]
     each = [one for one in each if math.isfinite(one[0]) and one[0] > 0]
     if each:
@@ -265,7 +265,7 @@ def _clear(one: Bad) -> bool:
     return abs(one.count - expected) > 2 * math.sqrt(max(expected, 0.5) * one.inflation)
 
 
-def _lines(probes: Sequence[Probe]) -> list[Line | None]:
+def lines(probes: Sequence[Probe]) -> list[Line | None]:
     """One an objective; None where fewer than two loads near the limit were seen."""
     return [_line(probes, place) for place in range(len(probes[0].bad))] if probes else []
 

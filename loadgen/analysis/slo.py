@@ -246,6 +246,73 @@ def estimate(figure: Figure, seen: Measured) -> Estimate:
     return _evidence(figure, seen).estimate
 
 
+@dataclass(frozen=True, slots=True)
+class BadRequests:
+    """Which requests an objective takes for bad, in order of their due times, and the share of them it allows.
+
+    `values` are the times that are bounded, infinite for what never succeeded; None for a share.
+    """
+
+    allowed: float
+    bad: Bools
+    values: npt.NDArray[Any] | None
+
+
+def bad_requests(objective: Objective, seen: Measured) -> BadRequests:
+    """Of an upper bound on a percentile those beyond it, of a bound on a share those that it counts.
+
+    Raises LoadgenError for any other objective: it is not a share of requests.
+    """
+    figure, q = objective.figure, objective.quantile
+    parts = _parts(figure, seen)
+    if (
+        figure.metric in TIMES
+        and q is not None
+        and q < 1
+        and objective.is_upper
+        and figure.metric != "chunk gap"
+    ):
+        values = np.concatenate([np.zeros(0), *(_times(figure, part, seen).worst for part in parts)])
+        bad = values > objective.threshold if objective.op == "<=" else values >= objective.threshold
+        return BadRequests(1 - q, np.asarray(bad), values)
+    if figure.metric in SHARES and (figure.metric == "goodput") != objective.is_upper:
+        known = np.concatenate([_shared(figure, part, seen) for part in parts])
+        if figure.metric == "goodput":
+            return BadRequests(1 - objective.threshold, ~known, None)
+        return BadRequests(objective.threshold, known, None)
+    raise LoadgenError(
+        f"objective {objective.text!r}: not a share of requests; allowed: a percentile with < (latency p99 < 250ms), "
+        "failure rate < 1%, rejection rate < 1%, goodput > 95%"
+    )
+
+
+def _shared(figure: Figure, part: Part, seen: Measured) -> Bools:
+    """What a share counts, of the requests that ended by themselves, in order of their due times."""
+    rows, mine = part.rows, _mine(figure, part, seen)
+    holds, counts = _holding(figure, rows, seen)
+    return _in_order(holds, mine & counts, part)
+
+
+def _holding(figure: Figure, rows: Frame, seen: Measured) -> tuple[Bools, Bools]:
+    """(what a share counts, of which requests)."""
+    if figure.metric == "goodput":
+        return good(rows, seen.bounds), rows.judged
+    bad = rows.rejected if figure.metric == "rejection rate" else rows.failed | rows.timeout
+    return bad, rows.judged & ~rows.dropped
+
+
+def after_filling(seen: Measured, share: float) -> Measured:
+    """The same without the first part of each measured phase, in which queues fill from empty: a share of its load."""
+    parts = []
+    for part in seen.parts:
+        keep = part.rows.due_ns >= part.start_ns + share * part.load_ns
+        rows = part.rows.where(keep)
+        in_order = part.by_due is None
+        by_due = None if in_order else np.argsort(rows.due_ns, kind="stable")
+        parts.append(replace(part, rows=rows, by_due=by_due))
+    return replace(seen, parts=parts)
+
+
 def judge(texts: list[str], seen: Measured) -> list[SloRow]:
     """A row for each objective.
 
@@ -601,11 +668,8 @@ def _share(figure: Figure, parts: list[Part], seen: Measured) -> _Evidence:
     unsure = 0
     for part in parts:
         rows, mine = part.rows, _mine(figure, part, seen)
-        if figure.metric == "goodput":
-            counts, holds = mine & rows.judged, good(rows, seen.bounds)
-        else:
-            counts = mine & rows.judged & ~rows.dropped
-            holds = rows.rejected if figure.metric == "rejection rate" else rows.failed | rows.timeout
+        holds, counts = _holding(figure, rows, seen)
+        counts = mine & counts
         cancelled, unknown = mine & rows.cancelled, part.unknown or 0
         unsure += int(np.count_nonzero(cancelled)) + unknown
         known.append(_in_order(holds, counts, part))

@@ -8,6 +8,7 @@ from loadgen import __version__
 from loadgen.cli import (
     bench,
     buckets,
+    capacity,
     check,
     coldstart,
     convert,
@@ -39,6 +40,7 @@ app.command()(convert.convert)
 app.command()(parity.parity)
 app.command()(run.run)
 app.add_typer(sweep.app, name="sweep")
+app.add_typer(capacity.app, name="capacity")
 app.command()(report.report)
 app.command()(check.check)
 app.command()(explain.explain)

@@ -28,7 +28,7 @@ EXITS = {
 }
 
 
-class _Begins(TyperGroup):
+class Begins(TyperGroup):
     """`loadgen sweep FILE` is `loadgen sweep begin FILE`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
@@ -38,7 +38,7 @@ class _Begins(TyperGroup):
 
 
 app = typer.Typer(
-    cls=_Begins,
+    cls=Begins,
     no_args_is_help=True,
     help="Measure batching configurations times loads as one experiment: loadgen sweep SWEEP.yaml",
 )

@@ -90,6 +90,7 @@ class Order:
     cold_start: dict[str, Any] | None = None  # of a server that was started for this run: what was ready when
     options: ConnectOptions = field(default_factory=ConnectOptions)
     trace_server: bool = False  # have the server trace every request, for `loadgen explain`
+    most_in_flight: int | None = None  # more requests without an answer end the load: the server is saturated
 
 
 @dataclass(frozen=True, slots=True)
@@ -412,6 +413,11 @@ class _Run:
                 continue
             phase = self.plan.phases[self.phase]
             watched = reduce(_add, (sender.watched() for sender in self.senders))
+            most = self.order.most_in_flight
+            if most is not None and watched.in_flight > most:
+                for sender in self.senders:
+                    sender.stop()
+                    sender.cancel_in_flight()
             elapsed = MONOTONIC.now_ns() - self.start_ns
             self.order.tick(line.text(phase.name, elapsed, phase.duration_ns, watched))
 

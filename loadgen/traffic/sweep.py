@@ -238,7 +238,7 @@ class Sweep(Written):
             law = (load.arrivals or Arrivals.model_validate("poisson")).model_dump(exclude_none=True)
             phases = [{"open": {"arrivals": law, "rate": [{"duration": f"{ns}ns", "at": f"{load.rate_per_s!r}/s"}]}}
                       for ns in (warm_ns, self.block_ns)]  # fmt: skip
-        return _with_phases(
+        return with_phases(
             traffic, [{"name": "warm-up", "warmup": True, **phases[0]}, {"name": str(load), **phases[1]}],
             objectives=list(self.objectives),
         )  # fmt: skip
@@ -247,7 +247,7 @@ class Sweep(Written):
         """One window of warming: as many users as the busiest load has."""
         users = max((load.users or 0 for load in self.loads), default=0) or 8
         closed = {"users": users, "duration": f"{window_ns}ns"}
-        return _with_phases(traffic, [{"name": "window", "closed": closed}])
+        return with_phases(traffic, [{"name": "window", "closed": closed}])
 
     def traffic(self) -> TrafficProfile:
         """The profile it names.  Raises ProfileError."""
@@ -272,7 +272,8 @@ def _derived(*entropy: int) -> int:
     return int(np.random.SeedSequence(entropy).generate_state(1, np.uint64)[0] >> np.uint64(11))
 
 
-def _with_phases(traffic: TrafficProfile, phases: list[Any], **more: Any) -> str:
+def with_phases(traffic: TrafficProfile, phases: list[Any], **more: Any) -> str:
+    """The text of a profile with other phases and keys: its kinds under another load."""
     data = read_document(traffic.text, traffic.name).data
     kept = {
         key: value for key, value in data.items() if key not in ("phases", "objectives", "target", "seed")

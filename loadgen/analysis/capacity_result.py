@@ -1,0 +1,169 @@
+"""What a search for the capacity found: result.json, read from its journal and the run folders of its probes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from loadgen.analysis import intervals
+from loadgen.analysis.capacity import Answer, Bad, Capacity, Line, Probe, Settings, capacity_of, lines
+from loadgen.analysis.slo import Measured, after_filling, bad_requests, estimate, measured_of
+from loadgen.analysis.summary import summarise
+from loadgen.records import LoadgenError
+from loadgen.runread import read_run
+from loadgen.traffic.objective import parse_objective
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+FORMAT = 1
+JOURNAL, PROBES, RESULT, PAGE = "capacity.json", "probes", "result.json", "capacity.html"
+FILLING = 0.2  # of a probe: it begins from empty, and queues take time to fill
+CLIENT = frozenset({"client_bound"})
+_KEYS = {
+    "format",
+    "status",
+    "target",
+    "seed",
+    "objectives",
+    "unit",
+    "profile",
+    "settings",
+    "probes",
+    "command",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """An objective in a probe: its figure with the interval (an open end None), and how many requests were bad."""
+
+    objective: str
+    metric: str
+    value: float | None
+    low: float | None
+    high: float | None
+    bad: int
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeRow:
+    """A probe as it is shown; `doubts` are the codes of its run."""
+
+    probe: Probe
+    folder: str
+    observed: tuple[Observed, ...]
+    achieved_per_s: float | None
+    doubts: tuple[str, ...]
+
+    @property
+    def client_bound(self) -> bool:
+        """Whether the client was the limit: then it says nothing of the server."""
+        return bool(CLIENT & set(self.doubts)) and not self.probe.is_saturated
+
+
+def read_journal(path: Path) -> dict[str, Any]:
+    """capacity.json.  Raises LoadgenError when the folder is no search."""
+    try:
+        journal: dict[str, Any] = json.loads((path / JOURNAL).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        raise LoadgenError(f"{path}: not the folder of a capacity search (no {JOURNAL} in it)") from None
+    except (OSError, ValueError) as why:
+        raise LoadgenError(f"{path / JOURNAL}: cannot be read: {why}") from None
+    if not isinstance(journal, dict) or journal.get("format") != FORMAT or not journal.keys() >= _KEYS:
+        raise LoadgenError(
+            f"{path / JOURNAL}: not written by `loadgen capacity` of this version (format {FORMAT})"
+        )
+    return journal
+
+
+def probe_row(path: Path, entry: dict[str, Any], objectives: list[str]) -> ProbeRow:
+    """Reads the run folder of a probe, an entry of the journal.  Raises LoadgenError when it is damaged."""
+    run = read_run(path / entry["folder"])
+    whole = measured_of(run, objectives)
+    summary = summarise(run, objectives, frame=whole.frame)
+    seen = after_filling(whole, FILLING)
+    bad, observed = [], []
+    for text in objectives:
+        one, found = _bad(text, seen), estimate(parse_objective(text).figure, seen)
+        bad.append(one)
+        value, low, high = (
+            None if x is None or not np.isfinite(x) else x for x in (found.value, found.low, found.high)
+        )
+        observed.append(Observed(text, parse_objective(text).metric, value, low, high, one.count, one.n))
+    codes = tuple(dict.fromkeys(doubt["code"] for doubt in summary["doubts"]))
+    probe = Probe(entry["load"], entry["seconds"], tuple(bad))
+    return ProbeRow(probe, entry["folder"], tuple(observed), summary["total"]["achieved_per_s"], codes)
+
+
+def _bad(text: str, seen: Measured) -> Bad:
+    objective = parse_objective(text)
+    found = bad_requests(objective, seen)
+    n, count = int(found.bad.size), int(np.count_nonzero(found.bad))
+    if found.values is not None:
+        spread = intervals.quantile([found.values], 1 - found.allowed).effective_n
+    else:
+        spread = intervals.share([found.bad]).effective_n
+    return Bad(found.allowed, count, n, n / spread if spread else 1.0)
+
+
+def read_capacity(path: Path) -> dict[str, Any]:
+    """The result, as result.json holds it.  Raises LoadgenError when the folder is no search or a probe is damaged."""
+    journal = read_journal(path)
+    users = journal["unit"] == "users"
+    rows = [probe_row(path, entry, journal["objectives"]) for entry in journal["probes"]]
+    if journal["settings"] is None or not rows:
+        raise LoadgenError(f"{path}: no probe was finished; begin a new search")
+    settings = Settings(**journal["settings"])
+    probes = [row.probe for row in rows]
+    known = capacity_of(settings, probes)
+    if rows[-1].client_bound and known.answer is not Answer.FOUND:
+        known = Capacity(Answer.CLIENT, None, known.low, None, None, known.seconds)
+    fitted = lines(probes)
+    limiting = None if known.objective is None else journal["objectives"][known.objective]
+    return {
+        "format": FORMAT,
+        "path": str(path),
+        "name": journal["profile"]["name"],
+        "status": journal["status"],
+        "target": journal["target"],
+        "answer": known.answer,
+        "capacity": {
+            "value": _number(known.value),
+            "low": _number(known.low),
+            "high": _number(known.high),
+            "unit": journal["unit"],
+        },
+        "objectives": journal["objectives"],
+        "limited_by": limiting,
+        "precision": settings.precision,
+        "load_seconds": round(known.seconds, 3),
+        "lines": [None if line is None else _line(line) for line in fitted],
+        "probes": [_probe_json(row, users) for row in rows],
+        "warm_up": journal.get("warm_up"),
+    }
+
+
+def _line(line: Line) -> dict[str, Any]:
+    """log(share of bad requests / allowed share) = intercept + slope (load - middle)."""
+    return {"middle": line.middle, "intercept": line.intercept, "slope": line.slope, "probes": line.points}
+
+
+def _probe_json(row: ProbeRow, users: bool) -> dict[str, Any]:
+    return {
+        "users" if users else "rate": row.probe.load,
+        "seconds": round(row.probe.seconds, 3),
+        "folder": row.folder,
+        "achieved_per_s": row.achieved_per_s,
+        "saturated": row.probe.is_saturated,
+        "observed": [asdict(one) for one in row.observed],
+        "doubts": list(row.doubts),
+    }
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or not np.isfinite(value) else float(f"{value:.6g}")
