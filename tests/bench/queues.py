@@ -3,6 +3,8 @@
 Every run begins after WARM_UP requests, so it is in its steady state.
 """
 
+from functools import cache
+
 import numpy as np
 from scipy.stats import norm
 
@@ -95,6 +97,7 @@ _MEANS = {
 }
 
 
+@cache
 def truth(law, q):
     """The true quantile of a law."""
     if law.startswith("M/M/1"):
