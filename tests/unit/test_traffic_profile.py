@@ -410,7 +410,7 @@ kinds: {k: {model: m}}
 phases:
   - {name: warm, warmup: true, closed: {users: 1, requests: 1}}
   - {name: peak, open: {rate: [{duration: 1s, at: 5/s}]}}
-objectives: [WANTED]
+objectives: ["WANTED"]
 """
 
 
