@@ -23,7 +23,7 @@ phases:
   - {name: load, open: {arrivals: uniform, rate: [{duration: DURATION, at: 200/s}]}}
 objectives: [OBJECTIVES]
 """
-PASSES, MISSED = '"latency p50 < 5s"', '"latency p50 < 1us"'
+PASSES, MISSED = '"latency max < 5s"', '"latency max < 1us"'
 
 
 @pytest.fixture
@@ -114,7 +114,9 @@ def test_a_server_that_is_killed_in_the_middle_makes_no_result(profile, tmp_path
         server.kill()
         server.wait()
     assert (code, "outage" in codes(out)) == (3, True), (out, err)
-    assert {row["verdict"] for row in json.loads(out)["slo"]} == {"fail"}
+    missed, failures = json.loads(out)["slo"]
+    assert missed["verdict"] == "fail"
+    assert failures["verdict"] == ("fail" if last == 60 else "inconclusive")  # 50 in a row are one event
     assert ended("check", tmp_path / "r")[0] == 3
 
 

@@ -10,7 +10,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from loadgen.lab.kinds import make_kinds
-from loadgen.records import QueueFull, Wanted
+from loadgen.records import LoadgenError, QueueFull, Wanted
 from loadgen.target import parse_target
 from loadgen.traffic import chat, http_request, inputs, lengths, network, phases, shared_memory, trace
 from loadgen.traffic import profile as module
@@ -402,3 +402,39 @@ def test_every_request_of_a_kind_knows_what_means_full(kind, url):
     wanted = Wanted(4) if "length" in kind else Wanted(None)
     [message] = maker.messages([wanted], np.random.default_rng(1))
     assert message.request.full == QueueFull(frozenset((503, 14)), ("busy",))
+
+
+PHASED = """
+name: p
+kinds: {k: {model: m}}
+phases:
+  - {name: warm, warmup: true, closed: {users: 1, requests: 1}}
+  - {name: peak, open: {rate: [{duration: 1s, at: 5/s}]}}
+objectives: ["WANTED"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("wanted", "says"),
+    [
+        ("latency p50 in phase peek < 1s", "no measured phase 'peek' (did you mean 'peak'?); allowed: peak"),
+        ("latency p50 in phase warm < 1s", "no measured phase 'warm'"),
+        ("j: latency p50 < 1s", "no kind 'j'"),
+    ],
+)
+def test_an_objective_names_what_the_profile_has(wanted, says):
+    with pytest.raises(LoadgenError) as refused:
+        parse_profile(PHASED.replace("WANTED", wanted), "p.yaml")
+    assert says in str(refused.value)
+    profile = parse_profile(PHASED.replace("WANTED", "latency p50 in phase peak < 1s"), "p.yaml")
+    with pytest.raises(LoadgenError) as refused:
+        profile.with_objectives([wanted])
+    assert says in str(refused.value)
+
+
+def test_other_objectives_leave_the_profile_as_it_was():
+    profile = parse_profile(PHASED.replace("WANTED", "latency p50 < 1s"), "p.yaml")
+    changed = profile.with_objectives(["k: latency p99 < 2s", "failure rate < 1%"])
+    assert [o.text for o in changed.objectives] == ["k: latency p99 < 2s", "failure rate < 1%"]
+    assert [o.text for o in profile.objectives] == ["latency p50 < 1s"]
+    assert (changed.text, changed.sha256) == (profile.text, profile.sha256)
