@@ -1,16 +1,26 @@
-"""`loadgen check`: holds a run against objectives and says it with the exit code."""
+"""`loadgen check`: holds runs against objectives or against a baseline, for CI."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from loadgen.records import LoadgenError
+
 
 def check(
-    run: Annotated[Path, typer.Argument(help="A run folder, e.g. runs/20260102T030405-steady.")],
+    runs: Annotated[
+        list[Path],
+        typer.Argument(
+            help="A run folder, one of `run --repeat`, or several of one profile: judged together."
+        ),
+    ],
     objective: Annotated[
         list[str] | None,
         typer.Option(help='Instead of the profile\'s own, e.g. "latency p99 < 250ms"; may be repeated.'),
+    ] = None,
+    objectives: Annotated[
+        Path | None, typer.Option(help="A YAML file with objectives, instead of the profile's own.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print verdicts and doubts as JSON.")] = False,
 ) -> None:
@@ -21,13 +31,13 @@ def check(
     Example: loadgen check runs/20260102T030405-steady --objective "latency p99 < 250ms"
     """
     from loadgen.analysis.conclusion import exit_code
-    from loadgen.analysis.summary import summarise
-    from loadgen.records import LoadgenError
+    from loadgen.analysis.repeats import summarise_folders
+    from loadgen.cli.run import objectives_of
 
-    summary = summarise(run, objective or None)
+    summary = summarise_folders(runs, objectives_of(objective, objectives) or None)
     if not summary["slo"]:
         raise LoadgenError(
-            f'{run}: its profile states no objective; give one with --objective, e.g. "latency p99 < 250ms"'
+            f'{runs[0]}: its profile states no objective; give one with --objective, e.g. "latency p99 < 250ms"'
         )
     if as_json:
         from loadgen.report.write import dumps
