@@ -1,26 +1,16 @@
-"""`loadgen check`: holds runs against objectives or against a baseline, for CI."""
+"""`loadgen check`: holds a run against objectives and says it with the exit code."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from loadgen.records import LoadgenError
-
 
 def check(
-    runs: Annotated[
-        list[Path],
-        typer.Argument(
-            help="A run folder, one of `run --repeat`, or several of one profile: judged together."
-        ),
-    ],
+    run: Annotated[Path, typer.Argument(help="A run folder, e.g. runs/20260102T030405-steady.")],
     objective: Annotated[
         list[str] | None,
         typer.Option(help='Instead of the profile\'s own, e.g. "latency p99 < 250ms"; may be repeated.'),
-    ] = None,
-    objectives: Annotated[
-        Path | None, typer.Option(help="A YAML file with objectives, instead of the profile's own.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print verdicts and doubts as JSON.")] = False,
 ) -> None:
@@ -31,13 +21,13 @@ def check(
     Example: loadgen check runs/20260102T030405-steady --objective "latency p99 < 250ms"
     """
     from loadgen.analysis.conclusion import exit_code
-    from loadgen.analysis.repeats import summarise_folders
-    from loadgen.cli.run import objectives_of
+    from loadgen.analysis.summary import summarise
+    from loadgen.records import LoadgenError
 
-    summary = summarise_folders(runs, objectives_of(objective, objectives) or None)
+    summary = summarise(run, objective or None)
     if not summary["slo"]:
         raise LoadgenError(
-            f'{runs[0]}: its profile states no objective; give one with --objective, e.g. "latency p99 < 250ms"'
+            f'{run}: its profile states no objective; give one with --objective, e.g. "latency p99 < 250ms"'
         )
     if as_json:
         from loadgen.report.write import dumps

@@ -68,7 +68,7 @@ SERVERS = {
         100.0,
         False,
     ),
-    "batch server, 8 rows": (batches, 0.015, 100.0, False),
+    "batch server, 8 rows": (lambda load, s, rng: batches(load, s, rng), 0.015, 100.0, False),
     "4 slots, users": (lambda load, s, rng: users(load, s, 4, 0.04, rng), 0.3, 2.0, True),
 }
 # by `measured_truth`: the rate (users: the highest number) with 1 % beyond the limit

@@ -24,18 +24,8 @@ def make_app(slots=4, mean_s=0.04, seed=1):
             await asyncio.sleep(took * 0.25)
             await response.prepare(request)
             for i in range(CHUNKS):
-                choice = {
-                    "index": 0,
-                    "delta": {"content": f" t{i}"},
-                    "finish_reason": None if i < CHUNKS - 1 else "stop",
-                }
-                chunk = {
-                    "id": "c",
-                    "object": "chat.completion.chunk",
-                    "created": 0,
-                    "model": "slots",
-                    "choices": [choice],
-                }
+                choice = {"index": 0, "delta": {"content": f" t{i}"}, "finish_reason": None if i < CHUNKS - 1 else "stop"}
+                chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "slots", "choices": [choice]}
                 await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
                 if i < CHUNKS - 1:
                     await asyncio.sleep(took * 0.25)
