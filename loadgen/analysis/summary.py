@@ -16,7 +16,7 @@ from loadgen.analysis import figures, validity
 from loadgen.analysis.clientside import client_figures
 from loadgen.analysis.frame import Frame, measured_phases
 from loadgen.analysis.rates import GRAIN_NS, Window, per_s
-from loadgen.analysis.slo import judge, measured_of
+from loadgen.analysis.slo import Measured, SloRow, judge, measured_of
 from loadgen.analysis.stalls import listed, stall_doubts, stalls
 from loadgen.analysis.streaming import streaming
 from loadgen.runread import Run
@@ -36,6 +36,11 @@ def summarise(
     Raises LoadgenError when the folder is no run or an objective cannot be read.
     """
     seen = measured_of(run, objectives, frame)
+    return summary_of(seen, judge(seen.objectives, seen))
+
+
+def summary_of(seen: Measured, rows: list[SloRow]) -> dict[str, Any]:
+    """The summary of a run that was read, with the objectives' rows."""
     info, frame, spans, told = seen.info, seen.frame, seen.windows, seen.counted
     kinds, parts = info.get("kinds", []), [frame.of_phase(i) for i in range(len(info["phases"]))]
     asked = [_asked(*each) for each in zip(parts, info["phases"], spans, strict=True)]
@@ -74,7 +79,7 @@ def summarise(
         "phases": phases,
         "total": total,
         "server": server,
-        "slo": [row.json() for row in judge(seen.objectives, seen)],
+        "slo": [row.json() for row in rows],
         "client": client_figures(info, total),
         "first_request_ns": info.get("first_request_ns", {}),
         **({"first_each_ns": each} if (each := info.get("first_each_ns")) else {}),

@@ -1,0 +1,189 @@
+"""Whether a run is no worse than a stored baseline run, by the interval of each figure's ratio (non-inferiority).
+
+A row passes when the whole 95 % interval is within the margin and fails when all of it is beyond.  Times and rates are
+compared by their ratio, shares by their difference in percentage points, as a baseline without any failure has no
+ratio.  A figure without a phase must hold in every phase that both runs measured; its row is that of the worst.
+"""
+
+import math
+import re
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum, auto
+from typing import Any
+
+from loadgen.analysis import intervals
+from loadgen.analysis.intervals import Estimate
+from loadgen.analysis.slo import Measured, Reason, Verdict, estimate
+from loadgen.records import LoadgenError
+from loadgen.traffic.objective import RATES, SHARES, TIMES, Figure, parse_figure
+
+DEFAULTS = ("latency p50 5%", "latency p99 5%", "failure rate 1%")
+_HIGHER_IS_BETTER = ("goodput", *RATES)
+_LONGEST = 1000.0  # times the run: what needs more than that is too close to the margin to be told
+
+
+class Change(StrEnum):
+    """How a figure is held against its baseline."""
+
+    RATIO = auto()  # run / baseline
+    DIFFERENCE = auto()  # run - baseline, in shares of 1
+
+
+@dataclass(frozen=True, slots=True)
+class NoWorse:
+    """How much worse than its baseline a figure may be: `margin` is a share of the baseline, of SHARES one of 1."""
+
+    figure: Figure
+    margin: float
+
+    @property
+    def change(self) -> Change:
+        """Shares differ by points."""
+        return Change.DIFFERENCE if self.figure.metric in SHARES else Change.RATIO
+
+    @property
+    def limit(self) -> float:
+        """The worst change that is allowed."""
+        worse = -self.margin if self.figure.metric in _HIGHER_IS_BETTER else self.margin
+        return worse + (1 if self.change is Change.RATIO else 0)
+
+    def holds(self, change: float) -> bool:
+        """Whether a ratio or difference is within the margin."""
+        return change >= self.limit if self.figure.metric in _HIGHER_IS_BETTER else change <= self.limit
+
+    def __str__(self) -> str:
+        unit = " points" if self.change is Change.DIFFERENCE else ""
+        return f"{self.figure} no worse than baseline by {100 * self.margin:.10g}%{unit}"
+
+
+def parse_no_worse(text: str) -> NoWorse:
+    """Reads `latency p99 5%`.  Raises LoadgenError on anything else."""
+    where = f"--no-worse {text!r}"
+    whole = re.fullmatch(r"(.+?)\s+(\d+(?:\.\d+)?)\s*%", text.strip())
+    if whole is None:
+        raise LoadgenError(f'{where}: write a figure and how much worse it may be, e.g. "latency p99 5%"')
+    figure, margin = parse_figure(whole[1]), float(whole[2]) / 100
+    if figure.metric not in (*TIMES, *SHARES, *RATES) or figure.quantile == 1:
+        raise LoadgenError(
+            f"{where}: {figure} is one value of a run without an interval: two runs cannot be told apart by it; "
+            f"allowed: {', '.join(TIMES)} as pNN or mean, {', '.join((*SHARES, *RATES))}"
+        )
+    if margin >= 1 and (figure.metric in _HIGHER_IS_BETTER or figure.metric in SHARES):
+        raise LoadgenError(f"{where}: a margin of 100% or more allows everything; write less")
+    return NoWorse(figure, margin)
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineRow:
+    """A figure of a run, of its baseline, and what became of the comparison.
+
+    `baseline` and `run` are in ns for times, shares of 1, rates a second; null where infinite or not measured.
+    `change` is their ratio or difference with its interval (an unbounded end null), `limit` the worst that is allowed.
+    `phase`: which one the row is of, the worst of `phases`.  Undecided, `reason` says why and `more_s` about how many
+    more seconds of each run would settle it.
+    """
+
+    text: str
+    metric: str
+    verdict: Verdict
+    kind: Change
+    baseline: float | None
+    run: float | None
+    change: float | None
+    interval: tuple[float | None, float | None] | None
+    limit: float
+    n: int
+    baseline_n: int
+    phase: str | None
+    phases: int
+    method: intervals.Method | None
+    reason: Reason | None
+    more_s: float | None
+
+    def json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return asdict(self)
+
+
+def compare(wanted: NoWorse, baseline: Measured, run: Measured) -> BaselineRow:
+    """One row.  Raises LoadgenError where a run has no such phase, kind, length or model."""
+    shared = [name for name in run.phases if name in baseline.phases]
+    if wanted.figure.phase is not None or len(shared) < 2:  # noqa: PLR2004 - one phase is all of them
+        return _row(wanted, wanted.figure, baseline, run, 1)
+    rows = [
+        _row(wanted, replace(wanted.figure, phase=name), baseline, run, len(shared))
+        for name in shared
+    ]
+    return min(rows, key=lambda row: _rank(wanted, row))
+
+
+def _rank(wanted: NoWorse, row: BaselineRow) -> tuple[int, float]:
+    """Smallest for the worst."""
+    change = math.inf if row.change is None else row.change
+    return list(Verdict).index(row.verdict), change if wanted.figure.metric in _HIGHER_IS_BETTER else -change
+
+
+def _row(wanted: NoWorse, figure: Figure, baseline: Measured, run: Measured, phases: int) -> BaselineRow:
+    a, b = estimate(figure, baseline), estimate(figure, run)
+    found = intervals.ratio(a, b) if wanted.change is Change.RATIO else intervals.difference(a, b)
+    said = _verdict(wanted, a, b, found)
+    reason, more_s = None, None
+    if said is Verdict.INCONCLUSIVE:
+        span_s = sum(p.load_ns for p in run.parts if figure.phase in (None, p.phase)) / 1e9
+        reason, more_s = _settling(wanted, a, b, found, span_s)
+    ends = (_finite(found.low), _finite(found.high))
+    return BaselineRow(
+        text=str(wanted),
+        metric=figure.metric,
+        verdict=said,
+        kind=wanted.change,
+        baseline=_finite(a.value),
+        run=_finite(b.value),
+        change=_finite(found.value),
+        interval=None if found.value is None or (found.method is None and found.low == found.high) else ends,
+        limit=wanted.limit,
+        n=b.n,
+        baseline_n=a.n,
+        phase=figure.phase,
+        phases=phases,
+        method=found.method,
+        reason=reason,
+        more_s=more_s,
+    )
+
+
+def _verdict(wanted: NoWorse, a: Estimate, b: Estimate, found: Estimate) -> Verdict:
+    if b.low == math.inf and a.high is not None and math.isfinite(a.high):
+        return Verdict.FAIL  # requests that never succeeded reach into all of the run's interval
+    if found.value is None:
+        return Verdict.INCONCLUSIVE
+    least = 0.0 if wanted.change is Change.RATIO else -1.0
+    ends = (least if found.low is None else found.low, math.inf if found.high is None else found.high)
+    holds = [wanted.holds(end) for end in ends]
+    return Verdict.PASS if all(holds) else Verdict.INCONCLUSIVE if any(holds) else Verdict.FAIL
+
+
+def _settling(
+    wanted: NoWorse, a: Estimate, b: Estimate, found: Estimate, span_s: float
+) -> tuple[Reason, float | None]:
+    """Why it is undecided, and about how many more seconds of each run would tell."""
+    if not a.n or not b.n:
+        return Reason.NO_REQUESTS, None
+    end = found.low if found.value is not None and not wanted.holds(found.value) else found.high
+    if wanted.figure.metric in _HIGHER_IS_BETTER:
+        end = found.high if found.value is not None and not wanted.holds(found.value) else found.low
+    if found.value is None or end is None:
+        return Reason.MORE_DATA, _more_s(found.more, span_s)
+    distance = abs(found.value - wanted.limit)
+    factor = max((abs(end - found.value) / distance) ** 2 if distance else math.inf, found.more or 1.0)
+    return (Reason.TOO_CLOSE, None) if factor > _LONGEST else (Reason.MORE_DATA, _more_s(factor, span_s))
+
+
+def _more_s(factor: float | None, span_s: float) -> float | None:
+    if factor is None or not span_s or factor <= 1:
+        return None
+    return float(f"{(factor - 1) * span_s:.2g}")
+
+
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(value)
