@@ -7,9 +7,8 @@ ratio.  A figure without a phase must hold in every phase that both runs measure
 
 import math
 import re
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum, auto
-from typing import Any
 
 from loadgen.analysis import intervals
 from loadgen.analysis.intervals import Estimate
@@ -52,8 +51,9 @@ class NoWorse:
         return change >= self.limit if self.figure.metric in _HIGHER_IS_BETTER else change <= self.limit
 
     def __str__(self) -> str:
-        unit = " points" if self.change is Change.DIFFERENCE else ""
-        return f"{self.figure} no worse than baseline by {100 * self.margin:.10g}%{unit}"
+        unit = "%" if self.change is Change.RATIO else " point" if self.margin == 0.01 else " points"  # noqa: PLR2004 - one
+        side = "below" if self.figure.metric in _HIGHER_IS_BETTER else "above"
+        return f"{self.figure} at most {100 * self.margin:.10g}{unit} {side} the baseline"
 
 
 def parse_no_worse(text: str) -> NoWorse:
@@ -100,20 +100,13 @@ class BaselineRow:
     reason: Reason | None
     more_s: float | None
 
-    def json(self) -> dict[str, Any]:
-        """JSON-ready."""
-        return asdict(self)
 
-
-def compare(wanted: NoWorse, baseline: Measured, run: Measured) -> BaselineRow:
+def hold_against(wanted: NoWorse, baseline: Measured, run: Measured) -> BaselineRow:
     """One row.  Raises LoadgenError where a run has no such phase, kind, length or model."""
     shared = [name for name in run.phases if name in baseline.phases]
     if wanted.figure.phase is not None or len(shared) < 2:  # noqa: PLR2004 - one phase is all of them
         return _row(wanted, wanted.figure, baseline, run, 1)
-    rows = [
-        _row(wanted, replace(wanted.figure, phase=name), baseline, run, len(shared))
-        for name in shared
-    ]
+    rows = [_row(wanted, replace(wanted.figure, phase=name), baseline, run, len(shared)) for name in shared]
     return min(rows, key=lambda row: _rank(wanted, row))
 
 
@@ -152,14 +145,26 @@ def _row(wanted: NoWorse, figure: Figure, baseline: Measured, run: Measured, pha
     )
 
 
-def _verdict(wanted: NoWorse, a: Estimate, b: Estimate, found: Estimate) -> Verdict:
-    if b.low == math.inf and a.high is not None and math.isfinite(a.high):
-        return Verdict.FAIL  # requests that never succeeded reach into all of the run's interval
-    if found.value is None:
-        return Verdict.INCONCLUSIVE
+def _ends(wanted: NoWorse, a: Estimate, b: Estimate, found: Estimate) -> tuple[float, float]:
+    """The interval of the change, as far as it is bounded.
+
+    Where there is no ratio, as requests that never succeeded make a time infinite or a rate zero, its bounds are those
+    of the two intervals' ends.
+    """
+    low, high = found.low, found.high
+    if found.value is None and wanted.change is Change.RATIO:
+        if b.low is not None and a.high is not None and 0 < a.high < math.inf:
+            low = b.low / a.high
+        if b.high is not None and a.low is not None and a.low > 0 and b.high < math.inf:
+            high = b.high / a.low
     least = 0.0 if wanted.change is Change.RATIO else -1.0
-    ends = (least if found.low is None else found.low, math.inf if found.high is None else found.high)
-    holds = [wanted.holds(end) for end in ends]
+    return least if low is None else low, math.inf if high is None else high
+
+
+def _verdict(wanted: NoWorse, a: Estimate, b: Estimate, found: Estimate) -> Verdict:
+    if not a.n or not b.n:
+        return Verdict.INCONCLUSIVE
+    holds = [wanted.holds(end) for end in _ends(wanted, a, b, found)]
     return Verdict.PASS if all(holds) else Verdict.INCONCLUSIVE if any(holds) else Verdict.FAIL
 
 

@@ -5,14 +5,14 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from loadgen.analysis.baseline import BaselineRow, NoWorse, compare
+from loadgen.analysis.baseline import BaselineRow, NoWorse, hold_against
+from loadgen.analysis.comparability import Difference, Severity, Side, comparability
 from loadgen.analysis.conclusion import believed, conclude
 from loadgen.analysis.pool import pool
-from loadgen.analysis.slo import Measured, SloRow, judge, measured_of
+from loadgen.analysis.slo import Measured, SloRow, Verdict, judge, measured_of
 from loadgen.analysis.summary import summary_of
 from loadgen.exits import ExitCode
 from loadgen.records import Doubt, LoadgenError
-from loadgen.runread import read_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,59 +47,59 @@ class CheckedRun:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """`objectives` are of all runs together, `comparisons` of these against all of `baseline` together."""
+    """`objectives` are of all runs together, `comparisons` of these against all of `baseline` together; `differences`
+    have the baseline as their side `a`.
+    """
 
     runs: tuple[CheckedRun, ...]
     objectives: tuple[SloRow, ...]
     baseline: tuple[CheckedRun, ...] = ()
+    differences: tuple[Difference, ...] = ()
     comparisons: tuple[BaselineRow, ...] = ()
 
     @property
     def valid(self) -> bool:
-        """Whether all runs that were judged, and the baseline's, are."""
-        return all(run.valid for run in (*self.runs, *self.baseline))
+        """Whether all runs that were judged are."""
+        return all(run.valid for run in self.runs)
 
     @property
     def believed(self) -> bool:
         """Whether verdicts on objectives stand."""
-        return believed(_codes(self.runs))
+        return believed(self._codes)
 
     @property
     def comparable(self) -> bool:
         """Whether verdicts against the baseline stand."""
-        return self.believed and all(run.valid for run in self.baseline)
+        return not any(one.severity is Severity.REFUSE for one in self.differences)
+
+    @property
+    def _codes(self) -> list[str]:
+        return [doubt.code for run in self.runs for doubt in run.invalidating]
 
     @property
     def exit_code(self) -> ExitCode:
-        """A baseline that is not valid does not hide that an objective was missed."""
-        objectives = [row.verdict for row in self.objectives]
-        codes = _codes(self.runs)
-        ends = [conclude(objectives, codes)]
-        if self.baseline:
-            ends.append(conclude([row.verdict for row in self.comparisons], codes + _of_baseline(self.baseline)))
-        return next((code for code in (ExitCode.MISSED, ExitCode.NOT_VALID) if code in ends), ExitCode.OK)
+        """A baseline that cannot be compared with does not hide that an objective was missed."""
+        verdicts = [row.verdict for row in self.objectives]
+        verdicts += [row.verdict if self.comparable else Verdict.INCONCLUSIVE for row in self.comparisons]
+        return conclude(verdicts, self._codes)
 
     def json(self) -> dict[str, Any]:
-        """JSON-ready; `valid`, `doubts` and `slo` are those of summary.json where one run was judged."""
+        """JSON-ready; where one run was judged, `valid`, `doubts` and `slo` are those of its summary.json."""
         return {
             "valid": self.valid,
             "exit_code": int(self.exit_code),
-            "verdict": self.exit_code.name.lower(),
             "doubts": [asdict(doubt) for run in self.runs for doubt in run.doubts],
             "slo": [row.json() for row in self.objectives],
             "runs": [run.json() for run in self.runs],
-            "baseline": [run.json() for run in self.baseline],
-            "comparisons": [row.json() for row in self.comparisons],
+            "baseline": {
+                "comparable": self.comparable,
+                "runs": [run.json() for run in self.baseline],
+                "differences": [asdict(one) for one in self.differences],
+                "comparisons": [asdict(row) for row in self.comparisons],
+            }
+            if self.baseline
+            else None,
         }
-
-
-def _codes(runs: Sequence[CheckedRun]) -> list[str]:
-    return [doubt.code for run in runs for doubt in run.invalidating]
-
-
-def _of_baseline(runs: Sequence[CheckedRun]) -> list[str]:
-    """Even a baseline that is not valid only for its answers is none to compare with."""
-    return [f"baseline {code}" for code in _codes(runs)]
 
 
 def check(
@@ -113,7 +113,14 @@ def check(
     Raises LoadgenError where a folder is no run, runs do not go together, an objective cannot be read, or there is
     nothing to judge by.
     """
-    runs, seen = _read(paths, objectives)
+    _refuse_twice([*paths, *baseline])
+    runs, side = _read(paths, objectives)
+    seen = side.pooled
+    for one in side.runs:
+        if one.objectives != seen.objectives:
+            raise LoadgenError(
+                f"{one.run.path}: its objectives are not those of {paths[0]}; give them with --objective"
+            )
     if not seen.objectives and not baseline:
         raise LoadgenError(
             f"{paths[0]}: its profile states no objective; give one with --objective, e.g. "
@@ -123,21 +130,27 @@ def check(
     if not baseline:
         return CheckResult(runs, rows)
     before, reference = _read(baseline, objectives)
-    return CheckResult(runs, rows, before, tuple(compare(one, reference, seen) for one in no_worse))
+    differences = comparability(reference, side)
+    comparisons = tuple(hold_against(one, reference.pooled, side.pooled) for one in no_worse)
+    return CheckResult(runs, rows, before, differences, comparisons)
 
 
-def _read(paths: Sequence[Path], objectives: list[str] | None) -> tuple[tuple[CheckedRun, ...], Measured]:
+def _refuse_twice(paths: Sequence[Path]) -> None:
+    """The same requests twice would count as twice as many, and are no baseline of themselves."""
+    seen: set[Path] = set()
+    for path in paths:
+        if path.resolve() in seen:
+            raise LoadgenError(f"{path}: named twice; every run counts once, and none is its own baseline")
+        seen.add(path.resolve())
+
+
+def _read(paths: Sequence[Path], objectives: list[str] | None) -> tuple[tuple[CheckedRun, ...], Side]:
     """Each run for itself, and all of them together."""
-    each = [measured_of(path, objectives) for path in paths]
-    for one in each[1:]:
-        if one.objectives != each[0].objectives:
-            raise LoadgenError(
-                f"{one.run.path}: its objectives are not those of {each[0].run.path}; give them with --objective"
-            )
+    each = tuple(measured_of(path, objectives) for path in paths)
     runs = tuple(map(_checked, each))
-    if len(each) == 1:
-        return runs, each[0]
-    return runs, measured_of(pool([read_run(path) for path in paths]), objectives)
+    pooled = each[0] if len(each) == 1 else measured_of(pool([one.run for one in each]), objectives)
+    doubts = tuple(asdict(doubt) for run in runs for doubt in run.doubts)
+    return runs, Side(paths[0].name, paths[0], each, pooled, doubts)
 
 
 def _checked(seen: Measured) -> CheckedRun:

@@ -316,7 +316,7 @@ def settling(row: dict[str, Any]) -> list[str]:
     """Why an objective is undecided and what would settle it: none or one sentence without its full stop."""
     if row["reason"] is None:
         return []
-    more = f"about {_span(row['more_s'])} more at this rate would tell" if row["more_s"] else ""
+    more = f"about {timespan(row['more_s'])} more at this rate would tell" if row["more_s"] else ""
     if row["reason"] == Reason.MORE_REQUESTS:
         was = "was" if row["n"] == 1 else "were"
         return [f"at least {row['needed']} requests are needed to pass, {row['n']} {was} judged"] + [
@@ -331,7 +331,7 @@ def settling(row: dict[str, Any]) -> list[str]:
     return [_WHY[row["reason"]]]
 
 
-def _span(seconds: float) -> str:
+def timespan(seconds: float) -> str:
     """6 minutes; whole numbers of the largest unit of which there are two."""
     for unit, size in (("hour", 3600), ("minute", 60)):
         if seconds >= 2 * size:

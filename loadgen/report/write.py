@@ -57,6 +57,21 @@ def _check_page(path: Path) -> None:
             raise NotWrittenError(path, why, "name a file in a writable folder with --html")
 
 
+def write_file(path: Path, text: str, option: str) -> None:
+    """Writes a file that an option names, whole or not at all; through a link, not over it.
+
+    Raises NotWrittenError: also for what is no regular file, such as /dev/stdout, which would be replaced by one.
+    """
+    place = path.resolve()
+    hint = f"name a file in a writable folder with {option}"
+    if place.exists() and not place.is_file():
+        raise NotWrittenError(path, OSError(errno.EINVAL, "not a regular file"), hint)
+    try:
+        write_atomic(place, text)
+    except NotWrittenError as why:
+        raise NotWrittenError(path, why.why, hint) from None
+
+
 def dumps(summary: dict[str, Any]) -> str:
     """As it stands in summary.json: no NaN, no infinity."""
     return json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
