@@ -47,7 +47,9 @@ class NoWorse:
         return worse + (1 if self.change is Change.RATIO else 0)
 
     def holds(self, change: float) -> bool:
-        """Whether a ratio or difference is within the margin."""
+        """Whether a ratio or difference is within the margin, which itself is allowed."""
+        if math.isclose(change, self.limit, rel_tol=1e-9):  # ratios come from logarithms
+            return True
         return change >= self.limit if self.figure.metric in _HIGHER_IS_BETTER else change <= self.limit
 
     def __str__(self) -> str:
@@ -162,7 +164,7 @@ def _ends(wanted: NoWorse, a: Estimate, b: Estimate, found: Estimate) -> tuple[f
 
 
 def _verdict(wanted: NoWorse, a: Estimate, b: Estimate, found: Estimate) -> Verdict:
-    if not a.n or not b.n:
+    if a.value is None or b.value is None:
         return Verdict.INCONCLUSIVE
     holds = [wanted.holds(end) for end in _ends(wanted, a, b, found)]
     return Verdict.PASS if all(holds) else Verdict.INCONCLUSIVE if any(holds) else Verdict.FAIL
