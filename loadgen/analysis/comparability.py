@@ -119,8 +119,7 @@ def same_plan(a: Side, b: Side) -> bool:
     def plans(side: Side) -> list[Any]:
         return [(run.info.get("seed"), run.info.get("plan_file"), _sent(run.info)) for run in side.runs]
 
-    loops = {part.rows and phase["loop"] for run in (*a.runs, *b.runs) for part in run.parts
-             for phase in [run.info["phases"][part.place]]}  # fmt: skip
+    loops = {run.info["phases"][part.place]["loop"] for run in (*a.runs, *b.runs) for part in run.parts}
     return plans(a) == plans(b) and loops == {"open"}
 
 
