@@ -66,6 +66,9 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         outcomes=OUTCOMES
         + [key for key in SOMETIMES if any(key in row["figures"]["counts"] for row in rows)],
         interval=words.interval,
+        interval_lines=words.interval_lines,
+        method=words.method,
+        until_sure_line=words.until_sure_line,
         note=words.note,
         observed=words.observed,
         client_line=words.client_line,

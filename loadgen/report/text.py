@@ -24,6 +24,8 @@ from loadgen.report.words import (
     goodput_line,
     input_lines,
     interval,
+    interval_lines,
+    method,
     model_lines,
     network_line,
     note,
@@ -34,6 +36,7 @@ from loadgen.report.words import (
     stream_line,
     stream_notes,
     time_line,
+    until_sure_line,
     use_line,
 )
 from loadgen.runfile import REPORT
@@ -52,6 +55,7 @@ def print_summary(summary: dict[str, Any], console: Console, path: Path | None =
     summary = _printable(summary, console.encoding)
     _head(summary, console)
     _latencies(summary, console)
+    _repeats(summary, console)
     _streams(summary, console)
     _counts(summary, console)
     _plan(summary, console)
@@ -59,6 +63,8 @@ def print_summary(summary: dict[str, Any], console: Console, path: Path | None =
     _server(summary["server"], console)
     _client(summary, console)
     _objectives(summary["slo"], console)
+    if "until_sure" in summary:
+        console.print(Text(until_sure_line(summary["until_sure"])))
     _doubts(summary["doubts"], console)
     if path is not None:
         console.print()
@@ -117,6 +123,23 @@ def _latencies(summary: dict[str, Any], console: Console) -> None:
     if len(kinds) > 1:
         rows += [Row(name, _times(kind), apart=not at) for at, (name, kind) in enumerate(kinds.items())]
     print_table(console, head, rows)
+    if lines := interval_lines(summary):
+        console.print()
+    for line in lines:
+        console.print(Text(line))
+
+
+def _repeats(summary: dict[str, Any], console: Console) -> None:
+    """Each of several runs by itself."""
+    rows = [
+        Row(
+            f"run {number}{'' if run['valid'] else ' (not valid)'}",
+            [str(run["ok"]), rate(run["achieved_per_s"]), duration(run["p50_ns"]), duration(run["p99_ns"])],
+        )
+        for number, run in enumerate(summary.get("runs", ()), 1)
+    ]
+    if rows:
+        print_table(console, Row("each run", ["ok", "requests/s", "P50", "P99"]), rows)
 
 
 def _streams(summary: dict[str, Any], console: Console) -> None:
@@ -303,9 +326,13 @@ def _objectives(rows: list[dict[str, Any]], console: Console) -> None:
         console.print(
             Text.assemble(
                 (f"{row['verdict']:<12}", _STYLE[row["verdict"]]),
-                f" {row['objective']}: observed {observed(row)}{between}, n {row['n']}{more}",
+                f" {row['objective']}: observed {observed(row)}{between}, n {row['n']}{_from(row)}{more}",
             )
         )
+
+
+def _from(row: dict[str, Any]) -> str:
+    return f" ({said})" if (said := method(row)) else ""
 
 
 def _doubts(doubts: list[dict[str, Any]], console: Console) -> None:

@@ -288,14 +288,55 @@ def interval(row: dict[str, Any]) -> str:
     if row["interval"] is None:
         return ""
     low, high = (None if end is None else figure(row["metric"], end) for end in row["interval"])
-    covers = (
-        "95 %: " if row["method"] is not None else ""
-    )  # else what may yet come of some requests: no chance in it
+    # without a method it is what may yet come of some requests: no chance in it
+    covers = f"{100 * row['level']:.4g} %: " if row["method"] is not None else ""
     if low is None and high is None:
         return "unbounded"
     if high is None:
         return f"{covers}at least {low}"
     return f"{covers}{low} to {high}" if low is not None else f"{covers}at most {high}"
+
+
+def method(row: dict[str, Any]) -> str:
+    """Where an interval comes from, and how many independent requests would say as much; "" where there is none."""
+    if row["method"] is None or row["effective_n"] is None:
+        return ""
+    return f"{row['method']}, effective n {row['effective_n']:,.0f}"
+
+
+def interval_lines(summary: dict[str, Any]) -> list[str]:
+    """Of each measured phase its figures with their intervals; what a run cannot tell is said with what is missing."""
+    rows = summary["intervals"]
+    level = f"{100 * rows[0]['level']:.4g} %" if rows else ""
+    return [
+        f"{phase}: {', '.join(_with_interval(row) for row in rows if row['phase'] == phase and row['n'])} ({level} intervals)"
+        for phase in dict.fromkeys(row["phase"] for row in rows if row["n"])
+    ]
+
+
+def _with_interval(row: dict[str, Any]) -> str:
+    name = {"latency p50": "P50", "latency p99": "P99", "latency mean": "mean"}.get(
+        row["figure"], row["figure"]
+    )
+    low, high = (None if end is None else figure(row["metric"], end) for end in (row["low"], row["high"]))
+    value = figure(row["metric"], row["value"])
+    if row["method"] is None and low == high:
+        return f"{name} {value}" if name != "requests/s" else value
+    value = value if name == "requests/s" else f"{name} {value}"
+    if low is not None and high is not None:
+        return f"{value} ({low.removesuffix('/s') if name == 'requests/s' else low} to {high})"
+    more = f"; about {_span(row['more_s'])} more at this rate would tell" if row["more_s"] else ""
+    said = f"at least {low}" if low is not None else f"at most {high}" if high is not None else "not known"
+    return f"{value} ({said}{more})"
+
+
+def until_sure_line(looked: dict[str, Any]) -> str:
+    """How repeated runs were stopped, as one sentence without its full stop."""
+    state = "decided" if looked["decided"] else f"undecided within {_span(looked['limit_s'])}"
+    return (
+        f"{state} after {amount(looked['runs'], 'run')} and {amount(looked['looks'], 'look')}: wrong in at most "
+        f"{100 * looked['error_rate']:g} % of cases, all looks together ({looked['method']})"
+    )
 
 
 def note(row: dict[str, Any]) -> str:
