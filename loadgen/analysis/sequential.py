@@ -11,6 +11,7 @@ from functools import cache
 
 import numpy as np
 
+NAME = "group sequential design of Pocock"
 ERROR = 0.05  # of an objective that is decided wrongly, over all looks
 EACH = 10  # so many first runs are looked at one by one; from then on the runs between looks grow by a tenth
 _NODES = 96  # of the integration

@@ -79,11 +79,11 @@ def run(
     ] = None,
     repeat: Annotated[
         int | None,
-        typer.Option(min=1, max=1000, help="So many runs, each with another seed, judged together."),
+        typer.Option(min=1, max=1000, help="So many runs, seed by seed, in one folder and judged together."),
     ] = None,
     until_sure: Annotated[
         str | None,
-        typer.Option(help="Repeat until every objective is decided, at most for this long, e.g. 10m."),
+        typer.Option(help="Runs until every objective is decided, for at most so long, e.g. 10m."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the text.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
@@ -93,9 +93,13 @@ def run(
     Exit code: 0 ok, 1 an objective was missed, 2 usage (nothing was sent), 3 the measurement is not valid
     or an objective is undecided, 130 interrupted.
 
+    With --repeat or --until-sure the same command with the --out of runs that were interrupted goes on with them.
+
     Example: loadgen run traffic_profiles/steady.yaml --target grpc://127.0.0.1:8001
     """
     numpy_without_threads()
+    from loadgen.lab.repeat import Repeated, Repeats
+    from loadgen.lab.repeat import repeat as repeat_runs
     from loadgen.lab.run import Order, measure
     from loadgen.lab.watch import known_beside
     from loadgen.traffic.profile import load_profile
@@ -137,12 +141,11 @@ def run(
         )
         if repeat is None and until_sure is None:
             measured = measure(order)
+            done = Repeated(measured.path, measured.interrupted)
         else:
-            from loadgen.lab.repeat import repeat as repeat_runs
-
             limit = None if until_sure is None else _duration("--until-sure", until_sure)
-            measured = repeat_runs(order, repeat, limit)
-    conclude(measured.path, interrupted=measured.interrupted, as_json=as_json)
+            done = repeat_runs(order, Repeats(repeat, limit))
+    conclude(done.path, interrupted=done.interrupted, as_json=as_json, error=done.error)
 
 
 def objectives_of(texts: list[str] | None, path: Path | None) -> list[str]:
@@ -181,11 +184,17 @@ def parse_cores(text: str | None) -> tuple[int, ...]:
 
 
 def conclude(
-    path: Path, *, interrupted: bool, as_json: bool, judge: Callable[[dict[str, Any]], ExitCode] | None = None
+    path: Path,
+    *,
+    interrupted: bool,
+    as_json: bool,
+    judge: Callable[[dict[str, Any]], ExitCode] | None = None,
+    error: LoadgenError | None = None,
 ) -> None:
     """Writes the reports of a run, prints them, and exits with the code that says how it went.
 
-    `judge` makes that code of the summary: `analysis.conclusion.exit_code` if none is given.
+    `judge` makes that code of the summary: `analysis.conclusion.exit_code` if none is given.  `error` says why it could
+    not go on; it is raised after what there is was shown.
     """
     from rich.console import Console
 
@@ -200,6 +209,7 @@ def conclude(
         typer.echo(json.dumps({"run": str(path), **summary}, indent=1))
     else:
         print_summary(summary, Console(highlight=False), None if failed else path)
+    failed += [error] if error is not None else []
     if failed:
         raise failed[0]
     raise typer.Exit(code)

@@ -2,143 +2,228 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import shutil
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from loadgen.analysis.repeats import FORMAT, JOURNAL, runs_in, summarise_runs
-from loadgen.analysis.sequential import NAME, alpha_at
-from loadgen.analysis.slo import Verdict
-from loadgen.lab.run import Measured, Order, measure
-from loadgen.records import LoadgenError
-from loadgen.runfile import RUN, make_run_folder, write_atomic
+from loadgen.analysis.pool import pool
+from loadgen.analysis.repeats import (
+    FORMAT,
+    JOURNAL,
+    Look,
+    Status,
+    Stop,
+    is_measured,
+    look,
+    read_journal,
+    runs_in,
+)
+from loadgen.analysis.sequential import NAME, design
+from loadgen.analysis.slo import Verdict, measured_of
+from loadgen.analysis.summary import summarise
+from loadgen.lab.run import Order, measure
+from loadgen.records import LoadgenError, NotWrittenError
+from loadgen.runfile import make_run_folder, write_atomic
+from loadgen.runread import read_run
+from loadgen.units import show_ns
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from loadgen.analysis.sequential import Design
+
+MOST_RUNS = 1000
+
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """A judgement of the runs so far: `alpha` is the error it was allowed."""
+class Repeats:
+    """How many runs: `times`, or None for until every objective is decided and at most for `limit_ns`."""
 
-    runs: int
-    alpha: float
-    verdicts: tuple[Verdict, ...]
-
-    @property
-    def is_decided(self) -> bool:
-        """Whether every objective has passed or failed."""
-        return all(verdict is not Verdict.INCONCLUSIVE for verdict in self.verdicts)
+    times: int | None
+    limit_ns: int | None = None
 
 
-def repeat(order: Order, times: int | None, until_ns: int | None) -> Measured:
-    """Runs the order `times` times, or until every objective is decided and at most for `until_ns`; the seed is
-    another each time.
+@dataclass(frozen=True, slots=True)
+class Repeated:
+    """Where the runs lie, whether they were cut short, and why no more could be made."""
+
+    path: Path
+    interrupted: bool
+    error: LoadgenError | None = None
+
+
+def repeat(order: Order, repeats: Repeats) -> Repeated:
+    """Makes the runs, each with the next seed, or goes on with those that lie in `order.out` already.
 
     Raises LoadgenError before anything was sent, and where no run was finished.
     """
-    if until_ns is not None and not order.profile.objectives:
+    if repeats.times is None and not order.profile.objectives:
         raise LoadgenError(
             f'{order.profile.name}: --until-sure needs an objective, e.g. --objective "latency p99 < 250ms"'
         )
+    journal = None if order.out is None else read_journal(order.out)
+    if order.out is not None and journal is not None:
+        return _Repeats(order.out, order, repeats).resume(journal)
     started = datetime.now(UTC).isoformat(timespec="milliseconds")
     path = make_run_folder(order.profile.name, order.out, started, JOURNAL)
-    repeats = _Repeats(path, order, times, until_ns, started)
-    try:
-        return repeats.go()
-    finally:
-        if not repeats.runs:
-            shutil.rmtree(path, ignore_errors=True)
+    return _Repeats(path, order, repeats, started).go()
 
 
+@dataclass(slots=True)
 class _Repeats:
-    """The loop and what it writes down."""
+    """The loop and what it writes down: the journal is whole before and after every run."""
 
-    def __init__(
-        self, path: Path, order: Order, times: int | None, until_ns: int | None, started: str
-    ) -> None:
-        self.path, self.order, self.times, self.until_ns, self.started = path, order, times, until_ns, started
-        self.runs: list[str] = []
-        self.looks: list[Look] = []
-        self.status = "running"
+    path: Path
+    order: Order
+    repeats: Repeats
+    started: str = ""
+    runs: list[str] = field(default_factory=list)
+    looks: list[Look] = field(default_factory=list)
+    design: Design | None = None  # known once a run has shown how long it takes
+    used_ns: int = 0  # of the limit
+    longest_ns: int = 0  # of a run
+    stop: Stop | None = None
 
-    def go(self) -> Measured:
-        began, before = time.monotonic_ns(), 0.0
+    def resume(self, journal: dict[str, Any]) -> Repeated:
+        """Goes on with runs of the same order.  Raises LoadgenError when they are of another."""
+        for what, mine in self._identity().items():
+            if journal.get(what) != mine:
+                raise LoadgenError(
+                    f"output {self.path}: holds runs with another {what.replace('_', ' ')}; go on with the same command, or "
+                    "choose another folder with --out"
+                )
+        self.started, self.runs = journal["started_at"], journal["runs"]
+        if read_run(self.path / self.runs[-1]).info["status"] != "finished":  # the first, when nothing else was there
+            self._set_aside(self.path / self.runs.pop())
+        if (until := journal.get("until_sure")) is not None:
+            self.used_ns, self.longest_ns = until["used_ns"], until["longest_ns"]
+            self.design = until["most_runs"] and design(until["most_runs"])
+            self.looks = [_look(one) for one in until["looks"]]
+            self.stop = until["stop"] and Stop(until["stop"])
+        self.order.say(f"going on in {self.path} after {len(self.runs)} of its runs")
+        return self.go()
+
+    def go(self) -> Repeated:
+        """Runs until there are enough.  What was finished is kept, however it ends."""
+        status, error, whole = Status.RUNNING, None, True
         try:
-            while self._goes_on(time.monotonic_ns() - began):
-                number = len(self.runs) + 1
-                self._say(number)
-                if not self._run(number):
-                    self._save("interrupted")
-                    return Measured(self.path, interrupted=True)
-                if self.until_ns is not None:
-                    used = (time.monotonic_ns() - began) / self.until_ns
-                    longest = (time.monotonic_ns() - began) / number / self.until_ns  # of a run
-                    used = 1.0 if used + longest > 1 else used  # no other run fits: this is the last look
-                    self._look(alpha_at(used, before))
-                    before = used
-                    if self.looks[-1].is_decided or used >= 1:
-                        break
+            while whole and not self._is_enough():
+                whole = self._run()
+            status = Status.FINISHED if whole else Status.INTERRUPTED
         except KeyboardInterrupt:
-            if not self.runs:
-                raise
-            self._save("interrupted")
-            return Measured(self.path, interrupted=True)
-        except LoadgenError:
-            if self.runs:
-                self._save("broken")
-            raise
-        self._save("finished")
-        return Measured(self.path, interrupted=False)
+            status = Status.INTERRUPTED
+        except NotWrittenError:
+            raise  # then there is nothing to write about it either
+        except LoadgenError as why:
+            status, error = Status.FAILED, why
+        if self.runs:
+            self._save(status)
+            return Repeated(self.path, status is Status.INTERRUPTED, error)
+        with contextlib.suppress(OSError):  # a run that had to be given up stays in it
+            (self.path / JOURNAL).unlink()
+            self.path.rmdir()
+        if error is not None:
+            raise error
+        raise KeyboardInterrupt
 
-    def _goes_on(self, used_ns: int) -> bool:
-        if self.times is not None:
-            return len(self.runs) < self.times
-        return self.until_ns is not None and (not self.runs or used_ns < self.until_ns)
+    def _is_enough(self) -> bool:
+        if self.repeats.times is not None:
+            return len(self.runs) >= self.repeats.times
+        return self.stop is not None
 
-    def _say(self, number: int) -> None:
-        undecided = (
-            sum(verdict is Verdict.INCONCLUSIVE for verdict in self.looks[-1].verdicts) if self.looks else 0
-        )
-        of = f" of {self.times}" if self.times is not None else ""
-        left = f"; {undecided} of {len(self.looks[-1].verdicts)} objectives undecided" if self.looks else ""
-        self.order.say(f"run {number}{of}{left}")
-
-    def _run(self, number: int) -> bool:
+    def _run(self) -> bool:
         """One run; False when it was interrupted.  An interrupted first run counts: there is nothing else."""
+        number = len(self.runs) + 1
         folder = self.path / str(number)
-        order = replace(self.order, seed=self.order.seed + number - 1, out=folder)
-        done = measure(order)
-        if done.interrupted and self.runs:
-            if (folder / RUN).exists():
-                folder.rename(self.path / f"cut-{number}")  # kept, in no figure
+        self._set_aside(folder)  # of a process that was killed
+        self._save(Status.RUNNING)
+        self.order.say(f"run {number}{self._state()}")
+        began = time.monotonic_ns()
+        measured = measure(replace(self.order, seed=self.order.seed + number - 1, out=folder))
+        if measured.interrupted and self.runs:
+            self._set_aside(folder)
             return False
         self.runs.append(folder.name)
-        self._save("running")
-        return not done.interrupted
+        if measured.interrupted:
+            return False
+        if self.repeats.limit_ns is not None:
+            took = time.monotonic_ns() - began
+            self.used_ns, self.longest_ns = self.used_ns + took, max(self.longest_ns, took)
+            self._judge(folder, self.repeats.limit_ns)
+        return True
 
-    def _look(self, alpha: float) -> None:
-        runs = runs_in([self.path])
-        texts = [one.text for one in self.order.profile.objectives]
-        rows = summarise_runs(runs, texts, alpha=alpha)["slo"]
-        self.looks.append(Look(len(runs), alpha, tuple(Verdict(row["verdict"]) for row in rows)))
+    def _judge(self, folder: Path, limit_ns: int) -> None:
+        """Looks at all runs so far, where the design says so or no other run fits into the limit."""
+        if self.design is None:
+            self.design = design(min(MOST_RUNS, max(1, limit_ns // self.used_ns)))
+            self.order.say(
+                f"at most {self.design.looks[-1]} runs like this in {show_ns(limit_ns)}, judged by {100 * (1 - self.design.alpha):.4g} % "
+                f"intervals: wrong in at most {100 * self.design.error:g} % of cases, all looks together"
+            )
+        n = len(self.runs)
+        over = n >= self.design.looks[-1] or self.used_ns + self.longest_ns > limit_ns
+        if not is_measured(summarise(folder)):
+            self.stop = Stop.NOT_VALID
+        if n in self.design.looks or over or self.stop is not None:
+            texts = [one.text for one in self.order.profile.objectives]
+            now = look(texts, measured_of(pool(runs_in([self.path])), texts, alpha=self.design.alpha))
+            self.looks.append(now)
+            if self.stop is None and now.is_decided:
+                self.stop = Stop.DECIDED
+            elif self.stop is None and now.undecidable:
+                self.stop = Stop.UNDECIDABLE
+        if self.stop is None and over:
+            self.stop = Stop.TIME_LIMIT
 
-    def _save(self, status: str) -> None:
-        journal: dict[str, Any] = {
-            "format": FORMAT,
-            "status": status,
-            "started_at": self.started,
-            "command": self.order.command,
-            "profile": self.order.profile.name,
-            "runs": self.runs,
-            "until_sure": self.until_ns is not None
-            and {
-                "limit_s": self.until_ns / 1e9,
-                "method": NAME,
-                "looks": [asdict(look) for look in self.looks],
-            },
+    def _state(self) -> str:
+        """How far it is, for the line that begins a run."""
+        if self.repeats.times is not None:
+            return f" of {self.repeats.times}"
+        if not self.looks:
+            return ""
+        last = self.looks[-1]
+        n, more = last.verdicts.count(Verdict.INCONCLUSIVE), last.more_runs
+        would = f", about {more} more run{'' if more == 1 else 's'} would tell" if more else ""
+        return f"; {n} of {len(last.verdicts)} objective{'' if len(last.verdicts) == 1 else 's'} undecided{would}"
+
+    def _set_aside(self, folder: Path) -> None:
+        """What was cut is kept under another name: it is in no figure."""
+        if not folder.exists():
+            return
+        try:
+            folder.rename(self.path / f"cut-{len(list(self.path.glob('cut-*'))) + 1}")
+        except OSError as why:
+            raise NotWrittenError(folder, why) from None
+
+    def _identity(self) -> dict[str, Any]:
+        """What must be the same for runs to lie in one folder."""
+        order = self.order
+        return {
+            "profile": {"name": order.profile.name, "sha256": order.profile.sha256},
+            "objectives": [one.text for one in order.profile.objectives],
+            "target": order.target.url,
+            "seed": order.seed,
+            "limit_ns": self.repeats.limit_ns,
         }
+
+    def _save(self, status: Status) -> None:
+        until = None
+        if self.repeats.limit_ns is not None:
+            until = {
+                "limit_ns": self.repeats.limit_ns, "used_ns": self.used_ns, "longest_ns": self.longest_ns,
+                "method": NAME, "error_rate": self.design and self.design.error,
+                "alpha": self.design and self.design.alpha, "most_runs": self.design and self.design.looks[-1],
+                "stop": self.stop, "looks": [asdict(one) for one in self.looks],
+            }  # fmt: skip
+        journal = {
+            "format": FORMAT, "status": status, "started_at": self.started, "command": self.order.command,
+            **self._identity(), "runs": self.runs, "until_sure": until,
+        }  # fmt: skip
         write_atomic(self.path / JOURNAL, json.dumps(journal, indent=1) + "\n")
+
+
+def _look(told: dict[str, Any]) -> Look:
+    return Look(**told | {"verdicts": tuple(map(Verdict, told["verdicts"]))})

@@ -16,6 +16,7 @@ from loadgen.analysis.words import amount
 from loadgen.report.table import Row, print_table
 from loadgen.report.words import (
     NONE,
+    RUN_HEAD,
     burst_lines,
     client_line,
     drain_lines,
@@ -31,7 +32,9 @@ from loadgen.report.words import (
     note,
     observed,
     rate,
+    run_cells,
     share,
+    spread_rows,
     statuses,
     stream_line,
     stream_notes,
@@ -44,6 +47,7 @@ from loadgen.runfile import REPORT
 _MOST_BATCHES = 8
 _BAR = 24
 _MOST_COLUMNS, _FULL = 7, 80  # counts and rates in one table, as long as it fits
+_MOST_RUNS = 20
 _STYLE = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.INCONCLUSIVE: "yellow"}
 
 
@@ -64,7 +68,7 @@ def print_summary(summary: dict[str, Any], console: Console, path: Path | None =
     _client(summary, console)
     _objectives(summary["slo"], console)
     if "until_sure" in summary:
-        console.print(Text(until_sure_line(summary["until_sure"])))
+        console.print(Text(until_sure_line(summary)))
     _doubts(summary["doubts"], console)
     if path is not None:
         console.print()
@@ -98,7 +102,9 @@ def _head(summary: dict[str, Any], console: Console) -> None:
     n = len(summary["doubts"])
     doubts = f", {n} doubt{'s' if n > 1 else ''} below" if n else ""
     word = f"valid{doubts}" if valid else f"NOT VALID{doubts}"
-    state = "" if run["status"] == "finished" else f" ({run['status']})"
+    states = [amount(len(summary["runs"]), "run")] if "runs" in summary else []
+    states += [] if run["status"] == "finished" else [run["status"]]
+    state = f" ({', '.join(states)})" if states else ""
     console.print(
         Text.assemble(
             (word, "bold green" if valid else "bold red"),
@@ -108,6 +114,8 @@ def _head(summary: dict[str, Any], console: Console) -> None:
 
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, dict[str, Any], bool]]:
+    if "runs" in summary:  # their phases are as many times as many
+        return [("all runs", summary["total"], True)]
     phases = [
         (phase["name"] + ("" if phase["measured"] else " (warm-up)"), phase, phase["measured"])
         for phase in summary["phases"]
@@ -130,16 +138,16 @@ def _latencies(summary: dict[str, Any], console: Console) -> None:
 
 
 def _repeats(summary: dict[str, Any], console: Console) -> None:
-    """Each of several runs by itself."""
-    rows = [
-        Row(
-            f"run {number}{'' if run['valid'] else ' (not valid)'}",
-            [str(run["ok"]), rate(run["achieved_per_s"]), duration(run["p50_ns"]), duration(run["p99_ns"])],
-        )
-        for number, run in enumerate(summary.get("runs", ()), 1)
-    ]
-    if rows:
-        print_table(console, Row("each run", ["ok", "requests/s", "P50", "P99"]), rows)
+    """Each of several runs by itself, and the spread between them."""
+    runs, spread = summary.get("runs", ()), summary.get("between_runs", {})
+    rows = [Row(f"run {number}{'' if run['valid'] else ' (not valid)'}", run_cells(run))
+            for number, run in enumerate(runs[:_MOST_RUNS], 1)]  # fmt: skip
+    for at, (name, cells) in enumerate(spread_rows(spread)):
+        rows.append(Row(name, cells, apart=not at))
+    if runs:
+        print_table(console, Row("each run", RUN_HEAD), rows)
+    if len(runs) > _MOST_RUNS:
+        console.print(Text(f"{len(runs) - _MOST_RUNS} more runs are in summary.json", style="dim"))
 
 
 def _streams(summary: dict[str, Any], console: Console) -> None:
@@ -210,6 +218,8 @@ def _counts(summary: dict[str, Any], console: Console) -> None:
 
 
 def _plan(summary: dict[str, Any], console: Console) -> None:
+    if "runs" in summary:
+        return
     lines = [f"drain  {line}" for line in drain_lines(summary)]
     lines += [f"plan  {line}" for line in burst_lines(summary)]
     for at, line in enumerate(lines):

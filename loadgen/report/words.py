@@ -6,6 +6,7 @@ Used by every report.  This module must not know where a figure is shown.
 import math
 from typing import Any
 
+from loadgen.analysis.repeats import Stop
 from loadgen.analysis.slo import Reason
 from loadgen.analysis.words import amount
 from loadgen.traffic.objective import DURATIONS, RATES, SHARES, TIMES
@@ -330,13 +331,44 @@ def _with_interval(row: dict[str, Any]) -> str:
     return f"{value} ({said}{more})"
 
 
-def until_sure_line(looked: dict[str, Any]) -> str:
-    """How repeated runs were stopped, as one sentence without its full stop."""
-    state = "decided" if looked["decided"] else f"undecided within {_span(looked['limit_s'])}"
-    return (
-        f"{state} after {amount(looked['runs'], 'run')} and {amount(looked['looks'], 'look')}: wrong in at most "
-        f"{100 * looked['error_rate']:g} % of cases, all looks together ({looked['method']})"
+def until_sure_line(summary: dict[str, Any]) -> str:
+    """Why no more runs were made until all objectives were decided, and what that rests on: one sentence."""
+    until, runs = summary["until_sure"], len(summary.get("runs", ())) or 1
+    last = until["looks"][-1]
+    limit = f"within {duration(until['limit_ns'])}"
+    why = {
+        Stop.DECIDED: f"decided after {amount(runs, 'run')}",
+        Stop.TIME_LIMIT: f"undecided after {amount(runs, 'run')}: no other fits {limit}",
+        Stop.NOT_VALID: f"ended with run {runs}, which is not valid: neither is what is judged with it",
+        Stop.UNDECIDABLE: f"ended after {amount(runs, 'run')}: no number of runs decides the rest",
+        None: f"cut short after {amount(runs, 'run')}",
+    }[until["stop"] and Stop(until["stop"])]
+    more = last["more_runs"] if until["stop"] != Stop.DECIDED else None
+    would = f"; about {amount(more, 'more run')} would tell" if more else ""
+    rule = (
+        f"wrong in at most {100 * until['error_rate']:g} % of cases, all {len(until['looks'])} looks together ({until['method']}, at most "
+        f"{amount(until['most_runs'], 'run')} {limit}, {100 * (1 - until['alpha']):.4g} % intervals)"
     )
+    return f"{why}{would}; {rule}"
+
+
+RUN_HEAD = ["ok", "requests/s", "P50", "P99"]
+
+
+def run_cells(run: dict[str, Any]) -> list[str]:
+    """One of several runs, under RUN_HEAD."""
+    return [str(run["ok"]), rate(run["achieved_per_s"]), duration(run["p50_ns"]), duration(run["p99_ns"])]
+
+
+def spread_rows(between: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """Mean and standard deviation between runs, under RUN_HEAD; none of a single run."""
+    if not any(between.values()):
+        return []
+    shown = {"achieved_per_s": rate, "p50_ns": duration, "p99_ns": duration}
+    return [
+        (name, [NONE, *(NONE if (held := between[key]) is None else show(held[of]) for key, show in shown.items())])
+        for name, of in (("mean of runs", "mean"), ("standard deviation", "standard_deviation"))
+    ]
 
 
 def note(row: dict[str, Any]) -> str:
