@@ -19,7 +19,6 @@ from loadgen.analysis.repeats import (
     is_measured,
     look,
     read_journal,
-    runs_in,
 )
 from loadgen.analysis.sequential import NAME, design
 from loadgen.analysis.slo import Verdict, measured_of
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from loadgen.analysis.sequential import Design
+    from loadgen.runread import Run
 
 MOST_RUNS = 1000
 
@@ -169,7 +169,7 @@ class _Repeats:
             self.stop = Stop.NOT_VALID
         if n in self.design.looks or over or self.stop is not None:
             texts = [one.text for one in self.order.profile.objectives]
-            now = look(texts, measured_of(pool(runs_in([self.path])), texts, alpha=self.design.alpha))
+            now = look(texts, measured_of(pool(self._read()), texts, alpha=self.design.alpha))
             self.looks.append(now)
             if self.stop is None and now.is_decided:
                 self.stop = Stop.DECIDED
@@ -177,6 +177,9 @@ class _Repeats:
                 self.stop = Stop.UNDECIDABLE
         if self.stop is None and over:
             self.stop = Stop.TIME_LIMIT
+
+    def _read(self) -> list[Run]:
+        return [read_run(self.path / name) for name in self.runs]
 
     def _state(self) -> str:
         """How far it is, for the line that begins a run."""
