@@ -1,14 +1,16 @@
 """What `loadgen check` finds: runs held against objectives and against a baseline, as one typed result."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from loadgen.analysis.baseline import BaselineRow, NoWorse, hold_against
 from loadgen.analysis.comparability import Difference, Severity, Side, comparability
 from loadgen.analysis.conclusion import believed, conclude
-from loadgen.analysis.pool import pool
+from loadgen.analysis.intervals import ALPHA
+from loadgen.analysis.pool import WHOLE, pool
+from loadgen.analysis.repeats import read_journal, runs_in
 from loadgen.analysis.slo import Measured, SloRow, Verdict, judge, measured_of
 from loadgen.analysis.summary import summary_of
 from loadgen.exits import ExitCode
@@ -47,7 +49,7 @@ class CheckedRun:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """`objectives` are of all runs together, `comparisons` of these against all of `baseline` together; `differences`
+    """`objectives` are of all runs together but those that were killed or given up, `comparisons` of these against all of `baseline` together; `differences`
     have the baseline as their side `a`.
     """
 
@@ -108,12 +110,11 @@ def check(
     baseline: Sequence[Path] = (),
     no_worse: Sequence[NoWorse] = (),
 ) -> CheckResult:
-    """Judges one or more runs, these pooled, against objectives (None: those of their profile) and a baseline.
+    """Judges runs and folders of repeats, all together, against objectives (None: those of their profile) and a baseline.
 
     Raises LoadgenError where a folder is no run, runs do not go together, an objective cannot be read, or there is
     nothing to judge by.
     """
-    _refuse_twice([*paths, *baseline])
     runs, side = _read(paths, objectives)
     seen = side.pooled
     for one in side.runs:
@@ -129,26 +130,24 @@ def check(
     rows = tuple(judge(list(dict.fromkeys(seen.objectives)), seen))
     if not baseline:
         return CheckResult(runs, rows)
+    runs_in([*paths, *baseline])  # a run that is its own baseline is refused
     before, reference = _read(baseline, objectives)
     differences = comparability(reference, side)
-    comparisons = tuple(hold_against(one, reference.pooled, side.pooled) for one in no_worse)
+    pooled = [replace(one.pooled, alpha=ALPHA) for one in (reference, side)]
+    comparisons = tuple(hold_against(one, *pooled) for one in no_worse)
     return CheckResult(runs, rows, before, differences, comparisons)
 
 
-def _refuse_twice(paths: Sequence[Path]) -> None:
-    """The same requests twice would count as twice as many, and are no baseline of themselves."""
-    seen: set[Path] = set()
-    for path in paths:
-        if path.resolve() in seen:
-            raise LoadgenError(f"{path}: named twice; every run counts once, and none is its own baseline")
-        seen.add(path.resolve())
-
-
 def _read(paths: Sequence[Path], objectives: list[str] | None) -> tuple[tuple[CheckedRun, ...], Side]:
-    """Each run for itself, and all of them together."""
-    each = tuple(measured_of(path, objectives) for path in paths)
+    """Each run for itself, and all of them together: with the intervals of the rule by which repeats were stopped."""
+    folders = runs_in(paths)
+    journal = read_journal(paths[0]) if len(paths) == 1 and objectives is None else None
+    until = (journal or {}).get("until_sure") or {}
+    alpha = until["alpha"] if until.get("looks") else ALPHA
+    each = tuple(measured_of(run, objectives, alpha=alpha) for run in folders)
     runs = tuple(map(_checked, each))
-    pooled = each[0] if len(each) == 1 else measured_of(pool([one.run for one in each]), objectives)
+    whole = [run for run in folders if run.info.get("status") in WHOLE] or folders[:1]
+    pooled = each[0] if len(each) == 1 else measured_of(pool(whole), objectives, alpha=alpha)
     doubts = tuple(asdict(doubt) for run in runs for doubt in run.doubts)
     return runs, Side(paths[0].name, paths[0], each, pooled, doubts)
 

@@ -10,6 +10,7 @@ from rich.text import Text
 from loadgen.analysis.baseline import BaselineRow, Change
 from loadgen.analysis.check import CheckedRun, CheckResult
 from loadgen.analysis.comparability import Difference, Severity
+from loadgen.analysis.pool import WHOLE
 from loadgen.analysis.slo import Reason, SloRow, Verdict
 from loadgen.exits import ExitCode
 from loadgen.records import Doubt
@@ -90,7 +91,9 @@ def groups(result: CheckResult) -> list[Group]:
         own = (_measurement(f"{which} is valid", run),)
         found.append(Group(clean(run.id), own + (objectives if len(runs) == 1 else ()), run))
     if len(runs) > 1 and objectives:
-        found.append(Group(f"{len(runs)} runs together", objectives))
+        whole = sum(run.status in WHOLE for run in runs)
+        which = f"{len(runs)} runs" if whole == len(runs) else f"{whole} of {len(runs)} runs"
+        found.append(Group(f"{which} together", objectives))
     if result.baseline:
         ids = ", ".join(clean(run.id) for run in result.baseline)
         found.append(Group(f"against baseline {ids}", tuple(_against_baseline(result))))

@@ -284,8 +284,8 @@ def test_what_does_not_go_together_is_refused_in_one_line(tmp_path):
     path = build(tmp_path / "a", steady(1000), objectives=[P99])
     other = build(tmp_path / "b", steady(1000), objectives=["latency p50 < 1s"])
     for args, says in (
-        ([path, path], "named twice"),
-        ([path, "--baseline", path], "named twice"),
+        ([path, path], "given twice"),
+        ([path, "--baseline", path], "given twice"),
         ([path, other], "its objectives are not those of"),
         ([path, "--no-worse", "latency p50 5%"], "--baseline"),
         ([path, "--markdown", "-", "--json"], "standard output"),
