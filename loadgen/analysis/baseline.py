@@ -99,6 +99,7 @@ class BaselineRow:
     phase: str | None
     phases: int
     method: intervals.Method | None
+    effective_n: float | None
     reason: Reason | None
     more_s: float | None
 
@@ -120,7 +121,7 @@ def _rank(wanted: NoWorse, row: BaselineRow) -> tuple[int, float]:
 
 def _row(wanted: NoWorse, figure: Figure, baseline: Measured, run: Measured, phases: int) -> BaselineRow:
     a, b = estimate(figure, baseline), estimate(figure, run)
-    found = intervals.ratio(a, b) if wanted.change is Change.RATIO else intervals.difference(a, b)
+    found = _changed(wanted, a, b)
     said = _verdict(wanted, a, b, found)
     reason, more_s = None, None
     if said is Verdict.INCONCLUSIVE:
@@ -142,6 +143,7 @@ def _row(wanted: NoWorse, figure: Figure, baseline: Measured, run: Measured, pha
         phase=figure.phase,
         phases=phases,
         method=found.method,
+        effective_n=None if found.effective_n is None else round(found.effective_n, 1),
         reason=reason,
         more_s=more_s,
     )
@@ -161,6 +163,15 @@ def _ends(wanted: NoWorse, a: Estimate, b: Estimate, found: Estimate) -> tuple[f
             high = b.high / a.low
     least = 0.0 if wanted.change is Change.RATIO else -1.0
     return least if low is None else low, math.inf if high is None else high
+
+
+def verdict(wanted: NoWorse, a: Estimate, b: Estimate) -> Verdict:
+    """Of a baseline's and a run's estimate of the figure."""
+    return _verdict(wanted, a, b, _changed(wanted, a, b))
+
+
+def _changed(wanted: NoWorse, a: Estimate, b: Estimate) -> Estimate:
+    return intervals.ratio(a, b) if wanted.change is Change.RATIO else intervals.difference(a, b)
 
 
 def _verdict(wanted: NoWorse, a: Estimate, b: Estimate, found: Estimate) -> Verdict:

@@ -1,5 +1,6 @@
 """`loadgen check`: holds runs against objectives and a baseline, and says it with the exit code and in files for CI."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -76,7 +77,8 @@ def check(
     elif to_stdout:
         from loadgen.report.markdown import markdown as as_markdown
 
-        typer.echo(as_markdown(result), nl=False)
+        encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+        typer.echo(as_markdown(result).encode(encoding, "replace").decode(encoding), nl=False)
     else:
         from rich.console import Console
 

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from enum import StrEnum, auto
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -15,7 +16,7 @@ from loadgen.analysis.slo import Reason, SloRow, Verdict
 from loadgen.exits import ExitCode
 from loadgen.records import Doubt
 from loadgen.report.text import print_verdicts
-from loadgen.report.words import NONE, figure, interval, note, observed, settling, timespan
+from loadgen.report.words import NONE, figure, interval, method, note, observed, settling, timespan
 
 _JOINER = "\u200d"  # keeps the parts of an emoji together
 
@@ -137,9 +138,14 @@ def _objective(row: SloRow, result: CheckResult) -> Case:
         _OF_VERDICT[row.verdict] if result.believed else Outcome.NOT_VALID,
         observed(told),
         interval(told),
-        str(row.n),
+        _n(str(row.n), told),
         "; ".join([*spoilt, *([clean(more)] if (more := note(told)) else [])]),
     )
+
+
+def _n(n: str, row: dict[str, Any]) -> str:
+    """With what the interval rests on."""
+    return f"{n} ({said})" if (said := method(row)) else n
 
 
 def _against_baseline(result: CheckResult) -> Iterator[Case]:
@@ -155,7 +161,7 @@ def _against_baseline(result: CheckResult) -> Iterator[Case]:
             _OF_VERDICT[row.verdict] if stands else Outcome.NOT_VALID,
             f"{_value(row, row.run, row.n)}, baseline {_value(row, row.baseline, row.baseline_n)}: {_change(row, row.change)}",
             _between(row),
-            f"{row.n} and {row.baseline_n}",
+            _n(f"{row.n} and {row.baseline_n}", asdict(row)),
             "; ".join([*notes, *_settling(row)]),
         )
 

@@ -78,5 +78,6 @@ def write_file(path: Path, text: str, option: str) -> None:
 
 
 def dumps(summary: dict[str, Any]) -> str:
-    """As it stands in summary.json: no NaN, no infinity."""
-    return json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """As it stands in summary.json: no NaN, no infinity; half a pair of surrogates as JSON escapes it."""
+    text = json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

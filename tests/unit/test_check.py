@@ -3,13 +3,15 @@
 import json
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from markdown_it import MarkdownIt
 
-from loadgen.analysis.baseline import parse_no_worse
+from loadgen.analysis import intervals
+from loadgen.analysis.baseline import parse_no_worse, verdict
 from loadgen.records import LoadgenError, Outcome
 from tests.support.cli import loadgen
 from tests.support.junit import read_junit
@@ -92,7 +94,10 @@ def test_the_suite_tells_which_run_it_is(tmp_path):
     assert list(read.verdicts) == [
         ("test", "measurement is valid"), ("test", P99), ("test", "failure rate < 1%")]  # fmt: skip
     said = suite.find(f"testcase[@name='{P99}']/system-out").text
-    assert re.fullmatch(r"observed 40\.\d ms \(95 %: 39\.\d ms to 42\.\d ms\), n 5000", said)
+    assert re.fullmatch(
+        r"observed 40\.\d ms \(95 %: 39\.\d ms to 42\.\d ms\), n 5000 \(batch means, effective n [\d,]+\)",
+        said,
+    )
 
 
 def test_a_failure_says_by_how_much_and_an_error_what_would_settle_it(tmp_path):
@@ -100,10 +105,12 @@ def test_a_failure_says_by_how_much_and_an_error_what_would_settle_it(tmp_path):
     loadgen("check", path, "--junit", tmp_path / "j.xml")
     read = read_junit(tmp_path / "j.xml")
     assert re.match(
-        r"observed 2\d\d ms \(95 %: 2\d\d ms to 2\d\d ms\), n 5000; .* would tell$", read.messages[P99]
+        r"observed 2\d\d ms \(95 %: 2\d\d ms to 2\d\d ms\), n 5000 \(batch means, effective n [\d,]+\); .* would tell$",
+        read.messages[P99],
     )
     assert re.match(
-        r"observed 12\d ms \(95 %: 1\d\d ms to 1\d\d ms\), n 5000$", read.messages["latency p50 < 50ms"]
+        r"observed 12\d ms \(95 %: 1\d\d ms to 1\d\d ms\), n 5000 \(batch means, .*\)$",
+        read.messages["latency p50 < 50ms"],
     )
     types = {one.get("type") for one in read.root.iter("error")} | {
         one.get("type") for one in read.root.iter("failure")
@@ -142,6 +149,13 @@ def test_what_servers_and_profiles_call_things_breaks_no_format(tmp_path):
     rows = re.findall(r"<tr>(.*?)</tr>", html, re.DOTALL)
     assert [row.count("<td>") for row in rows] == [0, 6, 6]
     assert "<code>ch\\x07at \U0001f600|`: latency p99 &lt; 250ms</code>" in html
+
+
+def test_half_a_surrogate_pair_is_valid_json(tmp_path):
+    path = build(tmp_path / "run", varied(), objectives=[P99], target="a\ud800\x1b")
+    found = loadgen("check", path, "--json")
+    assert (found.code, found.json["runs"][0]["target"]) == (0, "a\ud800\x1b")
+    assert found.out.encode()
 
 
 def decoded(text):
@@ -222,6 +236,23 @@ def test_the_verdict_is_that_of_the_whole_interval(tmp_path, margin, rows, verdi
     found = loadgen("check", new, "--baseline", old, "--no-worse", margin, "--json").json
     (row,) = found["baseline"]["comparisons"]
     assert (row["verdict"], row["change"]) == (verdict, None if change is None else pytest.approx(change))
+
+
+@pytest.mark.parametrize("q", [0.5, 0.99])
+def test_what_is_worse_by_just_the_margin_passes_in_one_of_forty_runs(q):
+    rng, wanted, passed, unchanged = (
+        np.random.default_rng(3),
+        parse_no_worse(f"latency p{100 * q:g} 10%"),
+        0,
+        0,
+    )
+    for _ in range(200):
+        old, new = (intervals.quantile([rng.lognormal(0, 0.3, 5000)], q) for _ in range(2))
+        worse = replace(new, value=new.value * 1.1, low=new.low * 1.1, high=new.high * 1.1)
+        passed += verdict(wanted, old, worse) == "pass"
+        unchanged += verdict(wanted, old, new) == "pass"
+    assert passed <= 11  # of 5 expected at most, two and a half standard deviations
+    assert unchanged >= 180
 
 
 def test_a_baseline_in_which_nothing_succeeded_is_no_licence(tmp_path):
