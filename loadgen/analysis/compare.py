@@ -77,6 +77,15 @@ class Scale(StrEnum):
     DIFFERENCE = auto()  # of shares: there the ratio of two rare things would be called large
 
 
+class Conclusion(StrEnum):
+    """Of a whole comparison; the first that is true."""
+
+    NOT_COMPARABLE = auto()
+    WORSE = auto()  # in one figure at least
+    UNDECIDED = auto()
+    NOT_WORSE = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
     """b against a: `difference` is b - a in the figure's unit, `ratio` b / a; `p` is None where nothing can be told."""
@@ -137,9 +146,20 @@ class Comparison:
     worth_of_shares: float
     rounds: int | None
 
+    @property
+    def conclusion(self) -> Conclusion:
+        """Of all pairs together."""
+        if any(pair.refused for pair in self.pairs):
+            return Conclusion.NOT_COMPARABLE
+        changes = [one.change for pair in self.pairs for one in pair.figures]
+        if Change.WORSE in changes:
+            return Conclusion.WORSE
+        decided = any(change not in (Change.UNDECIDED, Change.NOT_JUDGED) for change in changes)
+        return Conclusion.NOT_WORSE if decided and Change.UNDECIDED not in changes else Conclusion.UNDECIDED
+
     def json(self) -> dict[str, Any]:
         """As scripts read it: infinite numbers are null, figures their text."""
-        cleaned: dict[str, Any] = _plain(asdict(self))
+        cleaned: dict[str, Any] = {"conclusion": self.conclusion, **_plain(asdict(self))}
         for pair, told in zip(self.pairs, cleaned["pairs"], strict=True):
             for one, row in zip(pair.figures, told["figures"], strict=True):
                 row["figure"] = str(one.figure)
