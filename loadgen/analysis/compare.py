@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from loadgen.analysis.slo import Measured
 
+FORMAT = 1  # of the JSON
 PAIRED_BATCHES = 40
 WORTH = 0.03  # of a ratio
 WORTH_OF_SHARES = 0.005
@@ -138,9 +139,20 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
+class SideFacts:
+    """A side as it is shown: how many runs and requests."""
+
+    name: str
+    path: str
+    runs: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """`worth` is the threshold of ratios, `worth_of_shares` that of shares of 1; `rounds` is None for plain runs."""
 
+    sides: tuple[SideFacts, ...]
     pairs: tuple[Pair, ...]
     worth: float
     worth_of_shares: float
@@ -159,7 +171,7 @@ class Comparison:
 
     def json(self) -> dict[str, Any]:
         """As scripts read it: infinite numbers are null, figures their text."""
-        cleaned: dict[str, Any] = {"conclusion": self.conclusion, **_plain(asdict(self))}
+        cleaned: dict[str, Any] = {"format": FORMAT, "conclusion": self.conclusion, **_plain(asdict(self))}
         for pair, told in zip(self.pairs, cleaned["pairs"], strict=True):
             for one, row in zip(pair.figures, told["figures"], strict=True):
                 row["figure"] = str(one.figure)
@@ -187,7 +199,13 @@ def compare(
         _pair(sides[0], side, figures, worth, worth_of_shares, force, in_rounds, expected)
         for side in sides[1:]
     )
-    return Comparison(pairs, worth, worth_of_shares, rounds)
+    facts = tuple(
+        SideFacts(
+            side.name, str(side.path), len(side.runs), sum(len(part.rows) for part in side.pooled.parts)
+        )
+        for side in sides
+    )
+    return Comparison(facts, pairs, worth, worth_of_shares, rounds)
 
 
 def _pair(  # noqa: PLR0913 - what a comparison is made of
@@ -358,6 +376,8 @@ def _over_rounds(
 
     fitted = fit(values, ratios=ratios)
     value, error = fitted.contrast(0, 1)
+    rounding = 1e-12 * max(1.0, float(np.abs(values).max()))
+    value, error = (0.0 if abs(x) < rounding else x for x in (value, error))
     halves = [(one.high - one.low) / 2 for one in within if one.low is not None and one.high is not None]
     if (
         fitted.freedom > 1 and len(halves) == len(within) and any(halves)

@@ -16,9 +16,9 @@ from loadgen.exits import ExitCode
 from loadgen.records import LoadgenError
 
 if TYPE_CHECKING:
-    from loadgen.analysis.comparability import Side
     from loadgen.analysis.compare import Comparison
     from loadgen.lab.compare import LiveSide
+    from loadgen.traffic.objective import Figure
 
 EXITS = {
     "not_comparable": ExitCode.NOT_VALID,
@@ -114,12 +114,14 @@ def compare(
     elif target or config or out or seed is not None:
         raise LoadgenError("--target, --config, --seed and --out are for --live: it makes the runs")
     folder = paths[0] if len(paths) == 1 and (paths[0] / JOURNAL).exists() else None
-    compared, read = _compared(paths, folder, figures, threshold, points / 100, force)
-    _show(compared, read, folder, html, as_json)
+    compared = _compared(paths, folder, figures, threshold, points / 100, force)
+    _show(compared, folder, html, as_json)
     raise typer.Exit(ExitCode.INTERRUPTED if interrupted else EXITS[compared.conclusion])
 
 
-def _compared(paths: list[Path], folder: Path | None, figures: list, worth: float, points: float, force: bool) -> tuple[Comparison, list[Side]]:  # type: ignore[type-arg]  # fmt: skip
+def _compared(
+    paths: list[Path], folder: Path | None, figures: list[Figure], worth: float, points: float, force: bool
+) -> Comparison:
     from loadgen.analysis import comparison_folder
     from loadgen.analysis.comparability import side_of
     from loadgen.analysis.compare import compare as compare_sides
@@ -128,20 +130,15 @@ def _compared(paths: list[Path], folder: Path | None, figures: list, worth: floa
         journal = comparison_folder.read_journal(folder)
         sides = comparison_folder.live_sides(folder, journal)
         expected = comparison_folder.expected_of(journal)
-        return compare_sides(
-            sides, figures, worth, points, force=force, in_rounds=True, expected=expected
-        ), sides
+        return compare_sides(sides, figures, worth, points, force=force, in_rounds=True, expected=expected)
     if len(paths) < 2:  # noqa: PLR2004 - a comparison is of two
         raise LoadgenError(
             f"{paths[0]}: nothing to compare it with; allowed: two run folders or more, e.g. A B"
         )
-    sides = [side_of(path) for path in paths]
-    return compare_sides(sides, figures, worth, points, force=force), sides
+    return compare_sides([side_of(path) for path in paths], figures, worth, points, force=force)
 
 
-def _show(
-    compared: Comparison, sides: list[Side], folder: Path | None, html: Path | None, as_json: bool
-) -> None:
+def _show(compared: Comparison, folder: Path | None, html: Path | None, as_json: bool) -> None:
     from loadgen.analysis.comparison_folder import PAGE, RESULT
     from loadgen.report.compare import print_comparison, render_comparison
     from loadgen.report.write import dumps
@@ -154,12 +151,12 @@ def _show(
     else:
         from rich.console import Console
 
-        print_comparison(compared, sides, Console(highlight=False))
+        print_comparison(compared, Console(highlight=False))
     page = html or (folder and folder / PAGE)
     if folder is not None:
         write_atomic(folder / RESULT, dumps(told))
     if page is not None:
-        write_atomic(page, render_comparison(compared, sides))
+        write_atomic(page, render_comparison(compared))
         if not as_json:
             typer.echo(f"\n{page}")
 

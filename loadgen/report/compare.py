@@ -18,7 +18,7 @@ from loadgen.traffic.objective import SHARES
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from loadgen.analysis.comparability import Side
+    from loadgen.analysis.compare import SideFacts
     from loadgen.analysis.intervals import Estimate
 
 HEAD = ["A", "B", "ratio B / A", "95 %", "difference B - A", "95 %", "change"]
@@ -54,6 +54,8 @@ _WHAT = {
     Aspect.NOT_VALID: "not valid",
     Aspect.INTERRUPTED: "cut short",
 }
+_LONGEST = 100  # letters of a value
+_OF_ONE_SIDE = (Aspect.CLIENT_LIMIT, Aspect.NOT_VALID)
 _NAMED = (Aspect.PROFILE, Aspect.MODEL, Aspect.MACHINE, Aspect.CLIENT)
 
 
@@ -140,10 +142,19 @@ def headline(pair: Pair, name: str) -> str:
 
 
 def difference_line(one: Difference, name: str) -> str:
-    """A difference in conditions in words."""
-    what = _WHAT[one.aspect] + (f" {one.what}" if one.aspect in _NAMED else "")
-    values = [f"{side}: {value}" for side, value in (("A", one.a), (name, one.b)) if value is not None]
-    return f"{_LEVELS[one.severity]}: {what} ({'; '.join(values)})"
+    """A difference in conditions in words; of a doubt only which one: the run's own report has its text."""
+    level, what = _LEVELS[one.severity], _WHAT[one.aspect]
+    if one.aspect in _OF_ONE_SIDE:
+        who = " and ".join(side for side, text in (("A", one.a), (name, one.b)) if text is not None)
+        return f"{level}: {who}: {what} ({one.what.replace('_', ' ')}); loadgen report tells more"
+    key = f" {one.what}" if one.aspect in _NAMED else ""
+    values = "; ".join(f"{side}: {_short(value)}" for side, value in (("A", one.a), (name, one.b)))
+    return f"{level}: {what}{key} ({values})"
+
+
+def _short(value: str | None) -> str:
+    text = value or words.NONE
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def lines(comparison: Comparison) -> list[str]:
@@ -166,9 +177,9 @@ def lines(comparison: Comparison) -> list[str]:
     return found
 
 
-def print_comparison(comparison: Comparison, sides: list[Side], console: Console) -> None:
+def print_comparison(comparison: Comparison, console: Console) -> None:
     """The sides, a table of each pair, the verdict."""
-    for place, side in enumerate(sides):
+    for place, side in enumerate(comparison.sides):
         console.print(side_line(place, side), markup=False, highlight=False)
     for place, pair in enumerate(comparison.pairs, 1):
         if pair.figures:
@@ -185,10 +196,9 @@ def _ordered(row: list[str]) -> list[str]:
     return [row[-1], *row[2:4], *row[:2], *row[4:6]]
 
 
-def side_line(place: int, side: Side) -> str:
+def side_line(place: int, side: SideFacts) -> str:
     """A: its name, and of how many runs and requests."""
-    n = sum(len(part.rows) for part in side.pooled.parts)
-    return f"{letter(place)}: {side.name} ({amount(len(side.runs), 'run')}, {amount(n, 'request')})"
+    return f"{letter(place)}: {side.name} ({amount(side.runs, 'run')}, {amount(side.requests, 'request')})"
 
 
 def quantile_chart(pair: Pair) -> dict[str, Any]:
@@ -252,7 +262,7 @@ def ratio_chart(pair: Pair, worth: float) -> dict[str, Any]:
     return {"data": [trace], "layout": layout | {"height": 120 + 34 * len(shown), "showlegend": False}}
 
 
-def render_comparison(comparison: Comparison, sides: list[Side]) -> str:
+def render_comparison(comparison: Comparison) -> str:
     """The page as text; it opens offline."""
     charts, tables = [], []
     for place, pair in enumerate(comparison.pairs, 1):
@@ -266,10 +276,11 @@ def render_comparison(comparison: Comparison, sides: list[Side]) -> str:
         if pair.curve:
             charts.append(Chart(f"quantiles-{place}", f"Latency by quantile, {title}", f"Above 0, {name} is slower; the band is the 95 % interval of each quantile by itself.", quantile_chart(pair)))  # fmt: skip
     page = Page(
-        title="Comparison: " + ", ".join(f"{letter(i)} {side.name}" for i, side in enumerate(sides)),
+        title="Comparison: "
+        + ", ".join(f"{letter(i)} {side.name}" for i, side in enumerate(comparison.sides)),
         badge=comparison.conclusion.replace("_", " "),
         mood=_MOODS[comparison.conclusion],
-        subtitle=" · ".join(side_line(i, side) for i, side in enumerate(sides)),
+        subtitle=" · ".join(side_line(i, side) for i, side in enumerate(comparison.sides)),
         lines=lines(comparison),
         charts=charts,
         tables=tables,

@@ -97,8 +97,8 @@ def test_two_configurations_of_a_model(tmp_path, profile):
                        "{delay: 20ms}", "--rounds", 1, "--out", tmp_path / "out", "--json", "-q")  # fmt: skip
         assert said.code in (0, 1, 3), said.err
         (pair,) = said.json["pairs"]
-        assert ["m dynamic_batching"] == [
-            one["what"] for one in pair["differences"] if one["aspect"] == "model"
+        assert [one["what"] for one in pair["differences"] if one["aspect"] == "model"] == [
+            "m dynamic_batching"
         ]
         assert server.loads[-1][1] is None  # given back as it was
 
