@@ -88,9 +88,9 @@ def compare(
     Exit code: 0 no figure is worse, 1 one is worse by more than --worth, 2 usage, 3 undecided or not comparable,
     130 interrupted (what was measured is kept and reported).
 
-    Examples: loadgen compare runs/before runs/after --worth 5%
+    Example: loadgen compare runs/before runs/after --worth 5%
 
-    loadgen compare --live traffic_profiles/steady.yaml --target grpc://a:8001 --target grpc://b:8001 --rounds 6
+    Live: loadgen compare --live traffic_profiles/steady.yaml --target grpc://a:8001 --target grpc://b:8001 --rounds 6
     """
     numpy_without_threads()
     from loadgen.analysis.comparison_folder import JOURNAL

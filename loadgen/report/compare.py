@@ -141,6 +141,19 @@ def headline(pair: Pair, name: str) -> str:
     return f"{name} against A: {'; '.join(parts)}"
 
 
+def undecided_lines(pair: Pair) -> list[str]:
+    """What would decide the undecided figures."""
+    rows = [one for one in pair.figures if one.change is Change.UNDECIDED]
+    times = [f"{one.figure} {one.more:.2g}" for one in rows if one.more is not None]
+    never = [str(one.figure) for one in rows if one.more is None]
+    found = (
+        [f"undecided; with so many times as much data probably decided: {', '.join(times)}"] if times else []
+    )
+    return found + (
+        [f"undecided, and no run of reasonable length decides: {', '.join(never)}"] if never else []
+    )
+
+
 def difference_line(one: Difference, name: str) -> str:
     """A difference in conditions in words; of a doubt only which one: the run's own report has its text."""
     level, what = _LEVELS[one.severity], _WHAT[one.aspect]
@@ -162,6 +175,7 @@ def lines(comparison: Comparison) -> list[str]:
     found = []
     for place, pair in enumerate(comparison.pairs, 1):
         found.append(headline(pair, letter(place)))
+        found += undecided_lines(pair)
         found += [difference_line(one, letter(place)) for one in pair.differences]
     judged = sum(pair.judged for pair in comparison.pairs)
     if not judged:
