@@ -334,7 +334,7 @@ def effect_of(a: Estimate, b: Estimate, correlation: float = 0.0) -> Effect:
         difference = _less_covariance(difference, a, b, correlation)
         logs = _less_covariance(_log(ratio), _log(a), _log(b), correlation)
         ratio = replace(ratio, low=_exp(logs.low), high=_exp(logs.high))
-    if a.method is None and b.method is None:  # facts
+    if a.method is None and b.method is None and not (a.more or b.more):  # facts, not too few values
         same = 1.0 if a.value is not None and a.value == b.value else None
         return Effect(difference, ratio, Basis.NONE, 0.0, same, same)
     basis = Basis.PAIRED_REQUESTS if correlation else Basis.REQUESTS

@@ -93,7 +93,7 @@ def compare(
     Live: loadgen compare --live traffic_profiles/steady.yaml --target grpc://a:8001 --target grpc://b:8001 --rounds 6
     """
     numpy_without_threads()
-    from loadgen.analysis.comparison_folder import JOURNAL
+    from loadgen.analysis.comparison_folder import JOURNAL, finished_rounds, read_journal
     from loadgen.traffic.objective import parse_figure
 
     figures, threshold = [parse_figure(text) for text in figure or ()], _share(worth)
@@ -111,6 +111,9 @@ def compare(
                     sides, rounds, number, options, out, command(header), progress.say, progress.tick
                 )
         paths, interrupted = [done.path], done.interrupted
+        if interrupted and not finished_rounds(read_journal(done.path)):
+            typer.echo(f"interrupted in the first round: loadgen compare {done.path} --resume goes on", err=True)
+            raise typer.Exit(ExitCode.INTERRUPTED)
     elif target or config or out or seed is not None:
         raise LoadgenError("--target, --config, --seed and --out are for --live: it makes the runs")
     folder = paths[0] if len(paths) == 1 and (paths[0] / JOURNAL).exists() else None

@@ -76,6 +76,23 @@ def test_an_interrupted_comparison_keeps_its_rounds_and_goes_on(tmp_path, profil
     assert (out / "rounds" / "01-1" / "records.arrow").stat().st_mtime_ns == before
 
 
+def test_an_interrupt_in_the_first_round_keeps_its_runs(tmp_path, profile):
+    out = tmp_path / "out"
+    profile.write_text(PROFILE.replace("700ms", "2s"))
+    with delayed(0.002) as a, delayed(0.002) as b:
+        child = spawn("compare", "--live", profile, "--target", a.target, "--target", b.target, "--out", out)
+        end = time.monotonic() + 30
+        while not (out / "rounds" / "01-2").exists() and time.monotonic() < end:
+            time.sleep(0.05)
+        time.sleep(0.5)
+        child.send_signal(signal.SIGINT)
+        _, err = child.communicate(timeout=30)
+    assert child.returncode == 130, err
+    assert "--resume goes on" in err
+    assert json.loads((out / "comparison.json").read_text())["finished"] == ["01-1"]
+    assert (out / "rounds" / "01-1" / "records.arrow").exists()
+
+
 def test_two_profiles_may_differ(tmp_path, profile):
     other = tmp_path / "q.yaml"
     other.write_text(PROFILE.replace("name: p", "name: q").replace("200/s", "100/s"))

@@ -192,6 +192,11 @@ def test_few_and_none(tmp_path):
     json.dumps(found.json(), allow_nan=False)
 
 
+def test_too_few_requests_are_undecided_and_no_facts(tmp_path):
+    a, b = side(tmp_path / "a", [10.0] * 10), side(tmp_path / "b", [20.0] * 10, seed=8)
+    assert changes(a, b, figures=P50) == {"latency p50": Change.UNDECIDED}
+
+
 def test_json_is_typed(tmp_path):
     a, b = side(tmp_path / "a", lognormal(1)), side(tmp_path / "b", lognormal(2, scale=11), seed=8)
     told = json.loads(json.dumps(compare([a, b], P50).json(), allow_nan=False))
