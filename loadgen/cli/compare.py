@@ -112,7 +112,9 @@ def compare(
                 )
         paths, interrupted = [done.path], done.interrupted
         if interrupted and not finished_rounds(read_journal(done.path)):
-            typer.echo(f"interrupted in the first round: loadgen compare {done.path} --resume goes on", err=True)
+            typer.echo(
+                f"interrupted in the first round: loadgen compare {done.path} --resume goes on", err=True
+            )
             raise typer.Exit(ExitCode.INTERRUPTED)
     elif target or config or out or seed is not None:
         raise LoadgenError("--target, --config, --seed and --out are for --live: it makes the runs")
