@@ -10,7 +10,6 @@ import asyncio
 import json
 import re
 import shutil
-from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -276,6 +275,9 @@ class _Live:
     def _give_back(self) -> None:
         for target, server in self.servers.items():
             side = next(i for i, one in enumerate(self.journal["sides"]) if one["target"] == target)
-            with suppress(LoadgenError):
+            model = subject(self.profiles[side])
+            try:
                 if server.touched:
-                    asyncio.run(own_config(server, subject(self.profiles[side])))
+                    asyncio.run(own_config(server, model))
+            except LoadgenError as why:
+                self.say(f"{model!r} at {target} is not as it was found: {why}")

@@ -120,6 +120,27 @@ def test_two_configurations_of_a_model(tmp_path, profile):
         assert server.loads[-1][1] is None  # given back as it was
 
 
+def test_a_model_that_cannot_be_given_back_is_named(tmp_path, profile):
+    from tests.system.test_sweep import Configured
+
+    class Fixed(Configured):
+        """No explicit control any more once both configurations were loaded."""
+
+        def config(self, model):
+            if len(self.mock.loads) > 2:  # its own, and both
+                self.mock.control = None
+            return super().config(model)
+
+    with delayed(0.002) as server:
+        server.control = "explicit"
+        server.models = {"m": Fixed(server)}
+        said = loadgen("compare", "--live", profile, "--target", server.target, "--config", "{delay: 0ms}", "--config",
+                       "{delay: 20ms}", "--rounds", 1, "--out", tmp_path / "out", "--json")  # fmt: skip
+    assert said.code in (0, 1, 3), said.err
+    assert "'m' at http://127.0.0.1" in said.err
+    assert "is not as it was found" in said.err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
