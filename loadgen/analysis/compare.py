@@ -3,8 +3,7 @@
 * Two sides are compared by the estimates of their figures (analysis.slo), taken as independent.
 * Where both sent the same plan in an open loop (common random numbers), bursts and long requests meet both alike: the
   covariance of the two estimates is taken off, by the correlation of the sums over PAIRED_BATCHES stretches of the same
-  requests, less one standard error of it (MOVER for dependent estimates: Zou and Donner, Statistics in Medicine 27,
-  2008).
+  requests (MOVER for dependent estimates: Zou and Donner, Statistics in Medicine 27, 2008).
 * Sides that were measured in rounds are compared within each round (analysis.blocks).  Their spread over rounds counts
   unless it is no more than the requests within the runs explain.
 * P values are read off the intervals (Altman and Bland, BMJ 343, 2011), and exact for the spread over rounds.  A figure
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
 
     from loadgen.analysis.slo import Measured
 
+FORMAT = 1  # of the JSON
 PAIRED_BATCHES = 40
 WORTH = 0.03  # of a ratio
 WORTH_OF_SHARES = 0.005
@@ -45,6 +45,7 @@ _LEAST_PAIRED = 400  # requests: of fewer a correlation is hardly known
 _MOST_CORRELATION = 0.98
 _POOLED = 0.4  # level of the test whether rounds differ by more than their requests explain, as in intervals
 _NORMAL = 1.959964
+_LEAST_MORE, _MOST_MORE = 1.2, 1000.0  # times as much data
 _LARGER_IS_BETTER = (*RATES, "goodput")
 _SMALLER_IS_BETTER = (*DURATIONS, "failure rate", "rejection rate", "joules a request")
 _CURVE = (*(round(i / 20, 2) for i in range(1, 20)), 0.97, 0.98, 0.99, 0.995, 0.999)
@@ -77,6 +78,15 @@ class Scale(StrEnum):
     DIFFERENCE = auto()  # of shares: there the ratio of two rare things would be called large
 
 
+class Conclusion(StrEnum):
+    """Of a whole comparison; the first that is true."""
+
+    NOT_COMPARABLE = auto()
+    WORSE = auto()  # in one figure at least
+    UNDECIDED = auto()
+    NOT_WORSE = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Effect:
     """b against a: `difference` is b - a in the figure's unit, `ratio` b / a; `p` is None where nothing can be told."""
@@ -91,7 +101,10 @@ class Effect:
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """One figure of two sides.  `p` by itself, `adjusted_p` by Holm's method among all judged figures of the pair."""
+    """One figure of two sides.  `p` by itself, `adjusted_p` by Holm's method among all judged figures of the pair.
+
+    `more`: how many times as much data as there is would probably decide what is undecided; None where none would.
+    """
 
     figure: Figure
     a: Estimate
@@ -101,6 +114,7 @@ class Compared:
     p: float | None
     adjusted_p: float | None
     change: Change
+    more: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,17 +143,39 @@ class Pair:
 
 
 @dataclass(frozen=True, slots=True)
+class SideFacts:
+    """A side as it is shown: how many runs and requests."""
+
+    name: str
+    path: str
+    runs: int
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
 class Comparison:
     """`worth` is the threshold of ratios, `worth_of_shares` that of shares of 1; `rounds` is None for plain runs."""
 
+    sides: tuple[SideFacts, ...]
     pairs: tuple[Pair, ...]
     worth: float
     worth_of_shares: float
     rounds: int | None
 
+    @property
+    def conclusion(self) -> Conclusion:
+        """Of all pairs together."""
+        if any(pair.refused for pair in self.pairs):
+            return Conclusion.NOT_COMPARABLE
+        changes = [one.change for pair in self.pairs for one in pair.figures]
+        if Change.WORSE in changes:
+            return Conclusion.WORSE
+        decided = any(change not in (Change.UNDECIDED, Change.NOT_JUDGED) for change in changes)
+        return Conclusion.NOT_WORSE if decided and Change.UNDECIDED not in changes else Conclusion.UNDECIDED
+
     def json(self) -> dict[str, Any]:
         """As scripts read it: infinite numbers are null, figures their text."""
-        cleaned: dict[str, Any] = _plain(asdict(self))
+        cleaned: dict[str, Any] = {"format": FORMAT, "conclusion": self.conclusion, **_plain(asdict(self))}
         for pair, told in zip(self.pairs, cleaned["pairs"], strict=True):
             for one, row in zip(pair.figures, told["figures"], strict=True):
                 row["figure"] = str(one.figure)
@@ -167,7 +203,13 @@ def compare(
         _pair(sides[0], side, figures, worth, worth_of_shares, force, in_rounds, expected)
         for side in sides[1:]
     )
-    return Comparison(pairs, worth, worth_of_shares, rounds)
+    facts = tuple(
+        SideFacts(
+            side.name, str(side.path), len(side.runs), sum(len(part.rows) for part in side.pooled.parts)
+        )
+        for side in sides
+    )
+    return Comparison(facts, pairs, worth, worth_of_shares, rounds)
 
 
 def _pair(  # noqa: PLR0913 - what a comparison is made of
@@ -192,7 +234,9 @@ def _pair(  # noqa: PLR0913 - what a comparison is made of
     for row in rows:
         p = None if row.p is None else next(adjusted)
         limit = worth if row.scale is Scale.RATIO else worth_of_shares
-        judged.append(replace(row, adjusted_p=p, change=_change(row, p, limit)))
+        change = _change(row, p, limit)
+        more = _more(row, limit) if change is Change.UNDECIDED else None
+        judged.append(replace(row, adjusted_p=p, change=change, more=more))
     curve = []
     for q in _CURVE:
         one = _effect(Figure("latency", q), a, b, paired, in_rounds).difference
@@ -271,17 +315,14 @@ def _correlation(figure: Figure, a: Measured, b: Measured, first: Estimate, seco
 
 
 def correlation(a: npt.NDArray[Any], b: npt.NDArray[Any]) -> float:
-    """Of the sums over stretches of the same requests, less one standard error of it (Fisher's z); at least 0."""
+    """Of the sums over stretches of the same requests, in the same order; at least 0."""
     if a.size != b.size or a.size < _LEAST_PAIRED:
         return 0.0
     edges = np.linspace(0, a.size, PAIRED_BATCHES + 1).astype(np.int64)[:-1]
     sums = [np.add.reduceat(one, edges, dtype=np.float64) for one in (a, b)]
     if not all(np.isfinite(one).all() and one.std() > 0 for one in sums):
         return 0.0
-    r = min(float(np.corrcoef(sums[0], sums[1])[0, 1]), 1 - 1e-9)
-    return min(
-        _MOST_CORRELATION, max(0.0, math.tanh(math.atanh(max(r, 0.0)) - 1 / math.sqrt(PAIRED_BATCHES - 3)))
-    )
+    return min(_MOST_CORRELATION, max(0.0, float(np.corrcoef(sums[0], sums[1])[0, 1])))
 
 
 def effect_of(a: Estimate, b: Estimate, correlation: float = 0.0) -> Effect:
@@ -293,7 +334,7 @@ def effect_of(a: Estimate, b: Estimate, correlation: float = 0.0) -> Effect:
         difference = _less_covariance(difference, a, b, correlation)
         logs = _less_covariance(_log(ratio), _log(a), _log(b), correlation)
         ratio = replace(ratio, low=_exp(logs.low), high=_exp(logs.high))
-    if a.method is None and b.method is None:  # facts
+    if a.method is None and b.method is None and not (a.more or b.more):  # facts, not too few values
         same = 1.0 if a.value is not None and a.value == b.value else None
         return Effect(difference, ratio, Basis.NONE, 0.0, same, same)
     basis = Basis.PAIRED_REQUESTS if correlation else Basis.REQUESTS
@@ -338,6 +379,8 @@ def _over_rounds(
 
     fitted = fit(values, ratios=ratios)
     value, error = fitted.contrast(0, 1)
+    rounding = 1e-12 * max(1.0, float(np.abs(values).max()))
+    value, error = (0.0 if abs(x) < rounding else x for x in (value, error))
     halves = [(one.high - one.low) / 2 for one in within if one.low is not None and one.high is not None]
     if (
         fitted.freedom > 1 and len(halves) == len(within) and any(halves)
@@ -392,6 +435,17 @@ def _change(row: Compared, p: float | None, worth: float) -> Change:
     if found.low is None or found.high is None or not math.isfinite(found.value):
         return Change.UNDECIDED
     return Change.NO_DIFFERENCE if -limit <= found.low and found.high <= limit else Change.UNDECIDED
+
+
+def _more(row: Compared, worth: float) -> float | None:
+    """An interval narrows as the root of the data grows, until it leaves out no difference or what is worth acting on."""
+    logs = row.scale is Scale.RATIO
+    found = _log(row.effect.ratio) if logs else row.effect.difference
+    if found.value is None or found.low is None or found.high is None or not math.isfinite(found.value):
+        return found.more
+    distance = max(abs(found.value), (math.log1p(worth) if logs else worth) - abs(found.value))
+    times = ((found.high - found.low) / 2 / distance) ** 2 if distance > 0 else math.inf
+    return max(_LEAST_MORE, times) if times <= _MOST_MORE else None
 
 
 def _less_covariance(found: Estimate, a: Estimate, b: Estimate, correlation: float) -> Estimate:
