@@ -227,10 +227,12 @@ def _doubts_of(each: list[list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
 
 def _unlike(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """What several runs do not have in common, and should."""
-    first = runs[0].info
-    named = {"profile": lambda info: info.get("profile", {}).get("sha256"), "target": lambda info: info.get("target")}
-    for what, of in named.items():
-        other = [number for number, run in enumerate(runs, 1) if of(run.info) != of(first)]
+    each = {
+        "profile": [run.info.get("profile", {}).get("sha256") for run in runs],
+        "target": [run.info.get("target") for run in runs],
+    }
+    for what, values in each.items():
+        other = [number for number, value in enumerate(values, 1) if value != values[0]]
         if other:
             yield {
                 "code": f"other_{what}",

@@ -8,6 +8,7 @@ Against O'Brien and Fleming's, which spends next to nothing on the first looks, 
 import math
 from dataclasses import dataclass
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -51,12 +52,12 @@ def looks_of(most_runs: int) -> tuple[int, ...]:
 def crossing(looks: tuple[int, ...], bound: float) -> float:
     """The chance that a mean of so many independent normal values is ever `bound` of its standard errors from the truth.
 
-    By recursive integration (Armitage, McPherson and Rowe, Journal of the Royal Statistical Society A 132, 1969).
+    `bound` at most about 6.  By recursive integration (Armitage, McPherson and Rowe, Journal of the Royal Statistical Society A 132, 1969).
     """
     nodes, weights = np.polynomial.legendre.leggauss(_NODES)
     z, weights = bound * nodes, bound * weights
     density = np.exp(-z * z / 2) / math.sqrt(2 * math.pi)
-    for before, now in zip(looks[:-1], looks[1:], strict=True):
+    for before, now in pairwise(looks):
         step = (z[:, None] * math.sqrt(now) - z[None, :] * math.sqrt(before)) / math.sqrt(now - before)
         kernel = np.exp(-step * step / 2) * math.sqrt(now / (2 * math.pi * (now - before)))
         density = kernel @ (weights * density)

@@ -96,7 +96,9 @@ class _Repeats:
                     "choose another folder with --out"
                 )
         self.started, self.runs = journal["started_at"], journal["runs"]
-        if read_run(self.path / self.runs[-1]).info["status"] != "finished":  # the first, when nothing else was there
+        if (
+            read_run(self.path / self.runs[-1]).info["status"] != "finished"
+        ):  # the first, when nothing else was there
             self._set_aside(self.path / self.runs.pop())
         if (until := journal.get("until_sure")) is not None:
             self.used_ns, self.longest_ns = until["used_ns"], until["longest_ns"]

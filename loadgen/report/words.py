@@ -366,7 +366,13 @@ def spread_rows(between: dict[str, Any]) -> list[tuple[str, list[str]]]:
         return []
     shown = {"achieved_per_s": rate, "p50_ns": duration, "p99_ns": duration}
     return [
-        (name, [NONE, *(NONE if (held := between[key]) is None else show(held[of]) for key, show in shown.items())])
+        (
+            name,
+            [
+                NONE,
+                *(NONE if (held := between[key]) is None else show(held[of]) for key, show in shown.items()),
+            ],
+        )
         for name, of in (("mean of runs", "mean"), ("standard deviation", "standard_deviation"))
     ]
 

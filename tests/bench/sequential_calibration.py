@@ -78,7 +78,9 @@ def sequential_table(count=400, n=1000, most=10):
             passes, fails, runs = errors(law, q, n, most, count)
             ends = [mean_runs(law, q, n, most, count // 4, away) for away in (0.2, -0.2)]
             clear = " | ".join(f"{100 * share:.0f} %, {mean:.1f}" for share, mean in ends)
-            lines.append(f"| {law} | P{100 * q:g} | {100 * passes:.1f} % | {100 * fails:.1f} % | {runs:.1f} | {clear} |")
+            lines.append(
+                f"| {law} | P{100 * q:g} | {100 * passes:.1f} % | {100 * fails:.1f} % | {runs:.1f} | {clear} |"
+            )
             print(lines[-1], flush=True)
     return lines
 
