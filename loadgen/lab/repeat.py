@@ -92,7 +92,7 @@ class _Repeats:
         for what, mine in self._identity().items():
             if journal.get(what) != mine:
                 raise LoadgenError(
-                    f"output {self.path}: holds runs with another {what.replace('_', ' ')}; go on with the same command, or "
+                    f"output {self.path}: holds runs with another {what.removesuffix('_ns')}; go on with the same command, or "
                     "choose another folder with --out"
                 )
         self.started, self.runs = journal["started_at"], journal["runs"]

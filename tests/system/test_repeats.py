@@ -166,6 +166,21 @@ def test_what_is_undecided_at_the_limit_says_so(tmp_path, profile):
     assert "wrong in at most 5 % of cases" in " ".join(answer.out.split())
 
 
+def test_looks_go_on_where_they_were_interrupted(tmp_path, profile):
+    out, command = tmp_path / "r", ["run", profile("1s", "latency p50 < 20ms"), "--until-sure", "5s"]
+    with Mock(lambda n: (0.04 * (n % 2), 200, None)) as mock:
+        assert interrupted_in(2, out, mock, command)[0] == 130
+        before = journal_of(out)["until_sure"]
+        assert ([look["runs"] for look in before["looks"]], before["stop"]) == ([1], None)
+        longer = loadgen(*command[:-1], "9s", "--target", mock.target, "--out", out)
+        assert (longer.code, "another limit" in longer.err) == (2, True)
+        assert loadgen(*command, "--target", mock.target, "--out", out, "-q").code == 3
+    after = journal_of(out)["until_sure"]
+    assert [look["runs"] for look in after["looks"]] == list(range(1, len(after["looks"]) + 1))
+    assert (after["alpha"], after["most_runs"]) == (before["alpha"], before["most_runs"])
+    assert after["used_ns"] > before["used_ns"]
+
+
 def test_what_no_number_of_runs_decides_ends_at_once(tmp_path, profile):
     with Mock() as mock:
         answer = loadgen("run", profile(), "--target", mock.target, "--until-sure", "1h", "--out", tmp_path / "r", "--objective",
