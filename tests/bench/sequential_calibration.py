@@ -14,7 +14,8 @@ from loadgen.analysis.slo import Verdict, verdict
 from loadgen.traffic.objective import Figure, Objective
 from tests.bench.queues import LAWS, truth
 
-LAW_NAMES = ("independent, exponential", "AR(1), 0.9", "M/M/1, load 0.5", "M/M/1, load 0.7")
+DIFFER = "runs that differ by 10 %, exponential"
+LAW_NAMES = ("independent, exponential", "AR(1), 0.9", "M/M/1, load 0.5", "M/M/1, load 0.7", DIFFER)
 CHUNK = 2000  # runs that are simulated at once
 
 
@@ -43,12 +44,15 @@ def trial(runs, q, limit, alpha=None):
 
 def trials(law, q, n, most, count, away=0.0, alpha=None, seed=20261202):
     """So many trials of runs of n requests, the limit a share `away` above the truth."""
-    rng = np.random.default_rng([seed, list(LAWS).index(law), n, most])
-    limit = truth(law, q) * (1 + away)
+    rng = np.random.default_rng([seed, LAW_NAMES.index(law), n, most])
+    base = "independent, exponential" if law == DIFFER else law
+    limit = truth(base, q) * (1 + away)
     made = []
     while len(made) < count:
         held = min(count - len(made), max(1, CHUNK // most))
-        runs = LAWS[law](held * most, n, rng).reshape(held, most, n)
+        runs = LAWS[base](held * most, n, rng).reshape(held, most, n)
+        if law == DIFFER:
+            runs *= np.exp(rng.normal(0, 0.1, (held, most, 1)))
         made += [trial(one, q, limit, alpha) for one in runs]
     return made
 
