@@ -1,31 +1,24 @@
 """Whether a run is no worse than a stored baseline run, by the interval of each figure's ratio (non-inferiority).
 
-A row passes when the whole 95 % interval is within the margin and fails when all of it is beyond.  Times and rates are
-compared by their ratio, shares by their difference in percentage points, as a baseline without any failure has no
-ratio.  A figure without a phase must hold in every phase that both runs measured; its row is that of the worst.
+A row passes when the whole 95 % interval is within the margin and fails when all of it is beyond.  The intervals are
+those of `analysis.compare`, paired where both sent the same plan.  Times and rates are compared by their ratio, shares
+by their difference in percentage points, as a baseline without any failure has no ratio.  A figure without a phase must hold in every phase that both runs measured; its row is that of the worst.
 """
 
 import math
 import re
 from dataclasses import dataclass, replace
-from enum import StrEnum, auto
 
-from loadgen.analysis import intervals
-from loadgen.analysis.intervals import Estimate
-from loadgen.analysis.slo import Measured, Reason, Verdict, estimate
+from loadgen.analysis.comparability import Side
+from loadgen.analysis.compare import Basis, Scale, effect_between
+from loadgen.analysis.intervals import Estimate, Method
+from loadgen.analysis.slo import Reason, Verdict, estimate
 from loadgen.records import LoadgenError
 from loadgen.traffic.objective import RATES, SHARES, TIMES, Figure, parse_figure
 
 DEFAULTS = ("latency p50 5%", "latency p99 5%", "failure rate 1%")
 _HIGHER_IS_BETTER = ("goodput", *RATES)
 _LONGEST = 1000.0  # times the run: what needs more than that is too close to the margin to be told
-
-
-class Change(StrEnum):
-    """How a figure is held against its baseline."""
-
-    RATIO = auto()  # run / baseline
-    DIFFERENCE = auto()  # run - baseline, in shares of 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +29,15 @@ class NoWorse:
     margin: float
 
     @property
-    def change(self) -> Change:
+    def scale(self) -> Scale:
         """Shares differ by points."""
-        return Change.DIFFERENCE if self.figure.metric in SHARES else Change.RATIO
+        return Scale.DIFFERENCE if self.figure.metric in SHARES else Scale.RATIO
 
     @property
     def limit(self) -> float:
         """The worst change that is allowed."""
         worse = -self.margin if self.figure.metric in _HIGHER_IS_BETTER else self.margin
-        return worse + (1 if self.change is Change.RATIO else 0)
+        return worse + (1 if self.scale is Scale.RATIO else 0)
 
     def holds(self, change: float) -> bool:
         """Whether a ratio or difference is within the margin, which itself is allowed."""
@@ -53,7 +46,7 @@ class NoWorse:
         return change >= self.limit if self.figure.metric in _HIGHER_IS_BETTER else change <= self.limit
 
     def __str__(self) -> str:
-        unit = "%" if self.change is Change.RATIO else " point" if self.margin == 0.01 else " points"  # noqa: PLR2004 - one
+        unit = "%" if self.scale is Scale.RATIO else " point" if self.margin == 0.01 else " points"  # noqa: PLR2004 - one
         side = "below" if self.figure.metric in _HIGHER_IS_BETTER else "above"
         return f"{self.figure} at most {100 * self.margin:.10g}{unit} {side} the baseline"
 
@@ -88,7 +81,7 @@ class BaselineRow:
     text: str
     metric: str
     verdict: Verdict
-    kind: Change
+    scale: Scale
     baseline: float | None
     run: float | None
     change: float | None
@@ -98,15 +91,16 @@ class BaselineRow:
     baseline_n: int
     phase: str | None
     phases: int
-    method: intervals.Method | None
+    method: Method | None
+    basis: Basis
     effective_n: float | None
     reason: Reason | None
     more_s: float | None
 
 
-def hold_against(wanted: NoWorse, baseline: Measured, run: Measured) -> BaselineRow:
+def hold_against(wanted: NoWorse, baseline: Side, run: Side) -> BaselineRow:
     """One row.  Raises LoadgenError where a run has no such phase, kind, length or model."""
-    shared = [name for name in run.phases if name in baseline.phases]
+    shared = [name for name in run.pooled.phases if name in baseline.pooled.phases]
     if wanted.figure.phase is not None or len(shared) < 2:  # noqa: PLR2004 - one phase is all of them
         return _row(wanted, wanted.figure, baseline, run, 1)
     rows = [_row(wanted, replace(wanted.figure, phase=name), baseline, run, len(shared)) for name in shared]
@@ -119,20 +113,21 @@ def _rank(wanted: NoWorse, row: BaselineRow) -> tuple[int, float]:
     return list(Verdict).index(row.verdict), change if wanted.figure.metric in _HIGHER_IS_BETTER else -change
 
 
-def _row(wanted: NoWorse, figure: Figure, baseline: Measured, run: Measured, phases: int) -> BaselineRow:
-    a, b = estimate(figure, baseline), estimate(figure, run)
-    found = _changed(wanted, a, b)
-    said = _verdict(wanted, a, b, found)
+def _row(wanted: NoWorse, figure: Figure, baseline: Side, run: Side, phases: int) -> BaselineRow:
+    a, b = estimate(figure, baseline.pooled), estimate(figure, run.pooled)
+    effect = effect_between(figure, baseline, run)
+    found = effect.ratio if wanted.scale is Scale.RATIO else effect.difference
+    said = verdict(wanted, a, b, found)
     reason, more_s = None, None
     if said is Verdict.INCONCLUSIVE:
-        span_s = sum(p.load_ns for p in run.parts if figure.phase in (None, p.phase)) / 1e9
+        span_s = sum(p.load_ns for p in run.pooled.parts if figure.phase in (None, p.phase)) / 1e9
         reason, more_s = _settling(wanted, a, b, found, span_s)
     ends = (_finite(found.low), _finite(found.high))
     return BaselineRow(
         text=str(wanted),
         metric=figure.metric,
         verdict=said,
-        kind=wanted.change,
+        scale=wanted.scale,
         baseline=_finite(a.value),
         run=_finite(b.value),
         change=_finite(found.value),
@@ -143,6 +138,7 @@ def _row(wanted: NoWorse, figure: Figure, baseline: Measured, run: Measured, pha
         phase=figure.phase,
         phases=phases,
         method=found.method,
+        basis=effect.basis,
         effective_n=None if found.effective_n is None else round(found.effective_n, 1),
         reason=reason,
         more_s=more_s,
@@ -156,25 +152,17 @@ def _ends(wanted: NoWorse, a: Estimate, b: Estimate, found: Estimate) -> tuple[f
     of the two intervals' ends.
     """
     low, high = found.low, found.high
-    if found.value is None and wanted.change is Change.RATIO:
+    if found.value is None and wanted.scale is Scale.RATIO:
         if b.low is not None and a.high is not None and 0 < a.high < math.inf:
             low = b.low / a.high
         if b.high is not None and a.low is not None and a.low > 0 and b.high < math.inf:
             high = b.high / a.low
-    least = 0.0 if wanted.change is Change.RATIO else -1.0
+    least = 0.0 if wanted.scale is Scale.RATIO else -1.0
     return least if low is None else low, math.inf if high is None else high
 
 
-def verdict(wanted: NoWorse, a: Estimate, b: Estimate) -> Verdict:
-    """Of a baseline's and a run's estimate of the figure."""
-    return _verdict(wanted, a, b, _changed(wanted, a, b))
-
-
-def _changed(wanted: NoWorse, a: Estimate, b: Estimate) -> Estimate:
-    return intervals.ratio(a, b) if wanted.change is Change.RATIO else intervals.difference(a, b)
-
-
-def _verdict(wanted: NoWorse, a: Estimate, b: Estimate, found: Estimate) -> Verdict:
+def verdict(wanted: NoWorse, a: Estimate, b: Estimate, found: Estimate) -> Verdict:
+    """Of a baseline's and a run's estimate of the figure and their ratio or difference."""
     if a.value is None or b.value is None:
         return Verdict.INCONCLUSIVE
     holds = [wanted.holds(end) for end in _ends(wanted, a, b, found)]

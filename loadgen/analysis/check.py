@@ -133,8 +133,8 @@ def check(
     runs_in([*paths, *baseline])  # a run that is its own baseline is refused
     before, reference = _read(baseline, objectives)
     differences = comparability(reference, side)
-    pooled = [replace(one.pooled, alpha=ALPHA) for one in (reference, side)]
-    comparisons = tuple(hold_against(one, *pooled) for one in no_worse)
+    sides = [replace(one, pooled=replace(one.pooled, alpha=ALPHA)) for one in (reference, side)]
+    comparisons = tuple(hold_against(one, *sides) for one in no_worse)
     return CheckResult(runs, rows, before, differences, comparisons)
 
 

@@ -276,6 +276,11 @@ def _compared(figure: Figure, a: Side, b: Side, paired: bool, in_rounds: bool) -
     return Compared(figure, first, second, effect, scale, p, None, Change.NOT_JUDGED)
 
 
+def effect_between(figure: Figure, a: Side, b: Side) -> Effect:
+    """One figure of two sides, all runs of each pooled, paired where both sent the same plan."""
+    return _effect(figure, a, b, same_plan(a, b), in_rounds=False)
+
+
 def _effect(figure: Figure, a: Side, b: Side, paired: bool, in_rounds: bool) -> Effect:
     if in_rounds and len(a.runs) > 1:
         each = [[estimate(figure, run) for run in side.runs] for side in (a, b)]

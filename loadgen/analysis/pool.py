@@ -57,7 +57,9 @@ def pool(runs: Sequence[Run]) -> Run:
         return first
     for run in runs:
         if run.info.get("status") not in WHOLE:
-            raise LoadgenError(f"{run.path}: its status is {run.info.get('status')}; judged together are: {', '.join(WHOLE)}")
+            raise LoadgenError(
+                f"{run.path}: its status is {run.info.get('status')}; judged together are: {', '.join(WHOLE)}"
+            )
     phases: list[dict[str, Any]] = []
     server: list[dict[str, Any]] = []
     for place, run in enumerate(runs):
@@ -67,7 +69,9 @@ def pool(runs: Sequence[Run]) -> Run:
         ]
         server += [line | {"phase": _name(place, line.get("phase"))} for line in run.server]
     asked = [run.info.get("first_request_ns") or {} for run in runs]
-    slowest = {kind: max((one[kind] for one in asked if one.get(kind) is not None), default=None) for kind in kinds}
+    slowest = {
+        kind: max((one[kind] for one in asked if one.get(kind) is not None), default=None) for kind in kinds
+    }
     info = first.info | {"phases": phases, "doubts": [], "first_request_ns": slowest}
     return _Pool(first.path, info, [], sum(run.rows for run in runs), server, runs=tuple(runs))
 

@@ -49,7 +49,8 @@ class Stop(StrEnum):
 class Look:
     """The verdicts on the first `runs` runs together, in the order of the objectives.
 
-    `more_runs`: about so many more would decide what is undecided; None where nobody can say.
+    `more_runs`: about so many more would decide what is undecided; None where nobody can say.  `undecidable`: no number
+    of runs would.
     """
 
     runs: int
@@ -58,8 +59,13 @@ class Look:
     undecidable: bool
 
     @property
+    def decided(self) -> int:
+        """How many objectives passed or failed."""
+        return sum(verdict is not Verdict.INCONCLUSIVE for verdict in self.verdicts)
+
+    @property
     def is_decided(self) -> bool:
-        return Verdict.INCONCLUSIVE not in self.verdicts
+        return self.decided == len(self.verdicts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,7 @@ def summarise_folders(
     """
     journal = read_journal(paths[0]) if len(paths) == 1 else None
     until = (journal or {}).get("until_sure")
-    if until is None or not until["looks"] or objectives is not None:
+    if until is None or until["alpha"] is None or objectives is not None:
         return summarise_runs(runs_in(paths), objectives, frame)
     return summarise_runs(runs_in(paths), None, frame, until["alpha"]) | {"until_sure": until}
 
@@ -227,10 +233,12 @@ def _doubts_of(each: list[list[dict[str, Any]]]) -> Iterator[dict[str, Any]]:
 
 def _unlike(runs: Sequence[Run]) -> Iterator[dict[str, Any]]:
     """What several runs do not have in common, and should."""
-    first = runs[0].info
-    named = {"profile": lambda info: info.get("profile", {}).get("sha256"), "target": lambda info: info.get("target")}
-    for what, of in named.items():
-        other = [number for number, run in enumerate(runs, 1) if of(run.info) != of(first)]
+    each = {
+        "profile": [run.info.get("profile", {}).get("sha256") for run in runs],
+        "target": [run.info.get("target") for run in runs],
+    }
+    for what, values in each.items():
+        other = [number for number, value in enumerate(values, 1) if value != values[0]]
         if other:
             yield {
                 "code": f"other_{what}",

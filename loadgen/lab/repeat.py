@@ -82,6 +82,7 @@ class _Repeats:
     started: str = ""
     runs: list[str] = field(default_factory=list)
     looks: list[Look] = field(default_factory=list)
+    last: Look | None = None  # also one that is none of the design's: it decides nothing
     design: Design | None = None  # known once a run has shown how long it takes
     used_ns: int = 0  # of the limit
     longest_ns: int = 0  # of a run
@@ -92,11 +93,13 @@ class _Repeats:
         for what, mine in self._identity().items():
             if journal.get(what) != mine:
                 raise LoadgenError(
-                    f"output {self.path}: holds runs with another {what.replace('_', ' ')}; go on with the same command, or "
+                    f"output {self.path}: holds runs with another {what.removesuffix('_ns')}; go on with the same command, or "
                     "choose another folder with --out"
                 )
         self.started, self.runs = journal["started_at"], journal["runs"]
-        if read_run(self.path / self.runs[-1]).info["status"] != "finished":  # the first, when nothing else was there
+        if (
+            read_run(self.path / self.runs[-1]).info["status"] != "finished"
+        ):  # the first, when nothing else was there
             self._set_aside(self.path / self.runs.pop())
         if (until := journal.get("until_sure")) is not None:
             self.used_ns, self.longest_ns = until["used_ns"], until["longest_ns"]
@@ -165,17 +168,18 @@ class _Repeats:
             )
         n = len(self.runs)
         over = n >= self.design.looks[-1] or self.used_ns + self.longest_ns > limit_ns
+        texts = [one.text for one in self.order.profile.objectives]
+        self.last = look(texts, measured_of(pool(self._read()), texts, alpha=self.design.alpha))
+        counts = n in self.design.looks or over
+        if counts:
+            self.looks.append(self.last)
         if not is_measured(summarise(folder)):
             self.stop = Stop.NOT_VALID
-        if n in self.design.looks or over or self.stop is not None:
-            texts = [one.text for one in self.order.profile.objectives]
-            now = look(texts, measured_of(pool(self._read()), texts, alpha=self.design.alpha))
-            self.looks.append(now)
-            if self.stop is None and now.is_decided:
-                self.stop = Stop.DECIDED
-            elif self.stop is None and now.undecidable:
-                self.stop = Stop.UNDECIDABLE
-        if self.stop is None and over:
+        elif self.last.undecidable and (counts or not self.last.decided):
+            self.stop = Stop.UNDECIDABLE
+        elif counts and self.last.is_decided:
+            self.stop = Stop.DECIDED
+        elif over:
             self.stop = Stop.TIME_LIMIT
 
     def _read(self) -> list[Run]:
@@ -185,12 +189,14 @@ class _Repeats:
         """How far it is, for the line that begins a run."""
         if self.repeats.times is not None:
             return f" of {self.repeats.times}"
-        if not self.looks:
+        if self.last is None or self.design is None:
             return ""
-        last = self.looks[-1]
-        n, more = last.verdicts.count(Verdict.INCONCLUSIVE), last.more_runs
+        n, more = len(self.last.verdicts) - self.last.decided, self.last.more_runs
+        if not n:
+            due = next(look for look in self.design.looks if look > self.last.runs)
+            return f"; decided so far, which counts after run {due}"
         would = f", about {more} more run{'' if more == 1 else 's'} would tell" if more else ""
-        return f"; {n} of {len(last.verdicts)} objective{'' if len(last.verdicts) == 1 else 's'} undecided{would}"
+        return f"; {n} of {len(self.last.verdicts)} objective{'' if len(self.last.verdicts) == 1 else 's'} undecided{would}"
 
     def _set_aside(self, folder: Path) -> None:
         """What was cut is kept under another name: it is in no figure."""

@@ -8,9 +8,10 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
-from loadgen.analysis.baseline import BaselineRow, Change
+from loadgen.analysis.baseline import BaselineRow
 from loadgen.analysis.check import CheckedRun, CheckResult
 from loadgen.analysis.comparability import Difference, Severity
+from loadgen.analysis.compare import Basis, Scale
 from loadgen.analysis.pool import WHOLE
 from loadgen.analysis.slo import Reason, SloRow, Verdict
 from loadgen.exits import ExitCode
@@ -154,6 +155,7 @@ def _against_baseline(result: CheckResult) -> Iterator[Case]:
     yield Case("comparable with the baseline", ends, note="; ".join(told))
     for row in result.comparisons:
         stands = result.comparable and result.believed
+        paired = ", paired" if row.basis is Basis.PAIRED_REQUESTS else ""
         notes = [] if stands else ["no verdict, as the runs cannot be compared"]
         notes += [f"in {clean(row.phase)}, the worst of {row.phases} phases"] if row.phases > 1 else []
         yield Case(
@@ -161,7 +163,7 @@ def _against_baseline(result: CheckResult) -> Iterator[Case]:
             _OF_VERDICT[row.verdict] if stands else Outcome.NOT_VALID,
             f"{_value(row, row.run, row.n)}, baseline {_value(row, row.baseline, row.baseline_n)}: {_change(row, row.change)}",
             _between(row),
-            _n(f"{row.n} and {row.baseline_n}", asdict(row)),
+            _n(f"{row.n} and {row.baseline_n}{paired}", asdict(row)),
             "; ".join([*notes, *_settling(row)]),
         )
 
@@ -173,7 +175,7 @@ def _value(row: BaselineRow, value: float | None, n: int) -> str:
 def _change(row: BaselineRow, change: float | None) -> str:
     if change is None:
         return NONE
-    return f"{100 * (change - 1):+.3g} %" if row.kind is Change.RATIO else f"{100 * change:+.3g} points"
+    return f"{100 * (change - 1):+.3g} %" if row.scale is Scale.RATIO else f"{100 * change:+.3g} points"
 
 
 def _between(row: BaselineRow) -> str:

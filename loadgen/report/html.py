@@ -59,7 +59,9 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         for phase in ([] if several else summary["phases"])
     ]
     if several or sum(phase["measured"] for phase in summary["phases"]) > 1:
-        rows.append({"figures": summary["total"], "name": "all runs" if several else "all measured", "note": ""})
+        rows.append(
+            {"figures": summary["total"], "name": "all runs" if several else "all measured", "note": ""}
+        )
     return environment.get_template("report.html.j2").render(
         summary=summary,
         rows=rows,

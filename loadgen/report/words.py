@@ -334,7 +334,7 @@ def _with_interval(row: dict[str, Any]) -> str:
 def until_sure_line(summary: dict[str, Any]) -> str:
     """Why no more runs were made until all objectives were decided, and what that rests on: one sentence."""
     until, runs = summary["until_sure"], len(summary.get("runs", ())) or 1
-    last = until["looks"][-1]
+    looks = until["looks"]
     limit = f"within {duration(until['limit_ns'])}"
     why = {
         Stop.DECIDED: f"decided after {amount(runs, 'run')}",
@@ -343,10 +343,10 @@ def until_sure_line(summary: dict[str, Any]) -> str:
         Stop.UNDECIDABLE: f"ended after {amount(runs, 'run')}: no number of runs decides the rest",
         None: f"cut short after {amount(runs, 'run')}",
     }[until["stop"] and Stop(until["stop"])]
-    more = last["more_runs"] if until["stop"] != Stop.DECIDED else None
+    more = looks[-1]["more_runs"] if looks and until["stop"] != Stop.DECIDED else None
     would = f"; about {amount(more, 'more run')} would tell" if more else ""
     rule = (
-        f"wrong in at most {100 * until['error_rate']:g} % of cases, all {len(until['looks'])} looks together ({until['method']}, at most "
+        f"wrong in at most {100 * until['error_rate']:g} % of cases, all {len(looks)} looks together ({until['method']}, at most "
         f"{amount(until['most_runs'], 'run')} {limit}, {100 * (1 - until['alpha']):.4g} % intervals)"
     )
     return f"{why}{would}; {rule}"
@@ -366,7 +366,13 @@ def spread_rows(between: dict[str, Any]) -> list[tuple[str, list[str]]]:
         return []
     shown = {"achieved_per_s": rate, "p50_ns": duration, "p99_ns": duration}
     return [
-        (name, [NONE, *(NONE if (held := between[key]) is None else show(held[of]) for key, show in shown.items())])
+        (
+            name,
+            [
+                NONE,
+                *(NONE if (held := between[key]) is None else show(held[of]) for key, show in shown.items()),
+            ],
+        )
         for name, of in (("mean of runs", "mean"), ("standard deviation", "standard_deviation"))
     ]
 

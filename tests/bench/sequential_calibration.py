@@ -14,7 +14,8 @@ from loadgen.analysis.slo import Verdict, verdict
 from loadgen.traffic.objective import Figure, Objective
 from tests.bench.queues import LAWS, truth
 
-LAW_NAMES = ("independent, exponential", "AR(1), 0.9", "M/M/1, load 0.5", "M/M/1, load 0.7")
+DIFFER = "runs that differ by 10 %, exponential"
+LAW_NAMES = ("independent, exponential", "AR(1), 0.9", "M/M/1, load 0.5", "M/M/1, load 0.7", DIFFER)
 CHUNK = 2000  # runs that are simulated at once
 
 
@@ -43,12 +44,15 @@ def trial(runs, q, limit, alpha=None):
 
 def trials(law, q, n, most, count, away=0.0, alpha=None, seed=20261202):
     """So many trials of runs of n requests, the limit a share `away` above the truth."""
-    rng = np.random.default_rng([seed, list(LAWS).index(law), n, most])
-    limit = truth(law, q) * (1 + away)
+    rng = np.random.default_rng([seed, LAW_NAMES.index(law), n, most])
+    base = "independent, exponential" if law == DIFFER else law
+    limit = truth(base, q) * (1 + away)
     made = []
     while len(made) < count:
         held = min(count - len(made), max(1, CHUNK // most))
-        runs = LAWS[law](held * most, n, rng).reshape(held, most, n)
+        runs = LAWS[base](held * most, n, rng).reshape(held, most, n)
+        if law == DIFFER:
+            runs *= np.exp(rng.normal(0, 0.1, (held, most, 1)))
         made += [trial(one, q, limit, alpha) for one in runs]
     return made
 
@@ -78,7 +82,9 @@ def sequential_table(count=400, n=1000, most=10):
             passes, fails, runs = errors(law, q, n, most, count)
             ends = [mean_runs(law, q, n, most, count // 4, away) for away in (0.2, -0.2)]
             clear = " | ".join(f"{100 * share:.0f} %, {mean:.1f}" for share, mean in ends)
-            lines.append(f"| {law} | P{100 * q:g} | {100 * passes:.1f} % | {100 * fails:.1f} % | {runs:.1f} | {clear} |")
+            lines.append(
+                f"| {law} | P{100 * q:g} | {100 * passes:.1f} % | {100 * fails:.1f} % | {runs:.1f} | {clear} |"
+            )
             print(lines[-1], flush=True)
     return lines
 

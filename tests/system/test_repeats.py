@@ -54,13 +54,19 @@ def interrupted_in(number, out, mock, command):
 def test_three_runs_are_judged_together_and_shown_each(tmp_path, profile):
     out = tmp_path / "r"
     with Mock(soon) as mock:
-        answer = loadgen("run", profile(), "--target", mock.target, "--repeat", 3, "--out", out, "--json", "-q")
+        answer = loadgen(
+            "run", profile(), "--target", mock.target, "--repeat", 3, "--out", out, "--json", "-q"
+        )
     summary = answer.json
     assert (answer.code, len(summary["runs"])) == (0, 3)
     folders = [out / str(number) for number in (1, 2, 3)]
     each = [json.loads((folder / "run.json").read_text()) for folder in folders]
     assert [info["seed"] for info in each] == [run["seed"] for run in summary["runs"]] == [5, 6, 7]
-    assert summary["slo"][0]["n"] == summary["total"]["counts"]["ok"] == sum(run["ok"] for run in summary["runs"])
+    assert (
+        summary["slo"][0]["n"]
+        == summary["total"]["counts"]["ok"]
+        == sum(run["ok"] for run in summary["runs"])
+    )
     assert summary["between_runs"]["p50_ns"]["mean"] == pytest.approx(
         sum(run["p50_ns"] for run in summary["runs"]) / 3
     )
@@ -93,7 +99,9 @@ def test_separate_runs_are_reported_together_and_a_page_only_comes_when_asked_fo
     assert (twice.code, "given twice" in twice.err) == (2, True)
 
 
-def test_an_interrupt_in_the_second_run_keeps_and_reports_the_first_and_the_same_command_goes_on(tmp_path, profile):
+def test_an_interrupt_in_the_second_run_keeps_and_reports_the_first_and_the_same_command_goes_on(
+    tmp_path, profile
+):
     out, command = tmp_path / "r", ["run", profile("1s"), "--repeat", 3]
     with Mock(soon) as mock:
         code, text, errors = interrupted_in(2, out, mock, command)
@@ -139,7 +147,8 @@ def test_runs_are_repeated_until_the_objective_is_decided(tmp_path, profile):
     until, row = answer.json["until_sure"], answer.json["slo"][0]
     assert (answer.code, until["stop"], row["verdict"]) == (0, "decided", "pass")
     assert until["looks"][-1]["verdicts"] == ["pass"]
-    assert len(journal_of(tmp_path / "r")["runs"]) < until["most_runs"] / 2
+    assert len(journal_of(tmp_path / "r")["runs"]) == 3  # the first look
+    assert until["most_runs"] > 6
     assert until["alpha"] < 0.05
     assert row["level"] == pytest.approx(1 - until["alpha"], abs=1e-5)
 
@@ -158,6 +167,21 @@ def test_what_is_undecided_at_the_limit_says_so(tmp_path, profile):
     assert "wrong in at most 5 % of cases" in " ".join(answer.out.split())
 
 
+def test_looks_go_on_where_they_were_interrupted(tmp_path, profile):
+    out, command = tmp_path / "r", ["run", profile("1s", "latency p50 < 20ms"), "--until-sure", "5s"]
+    with Mock(lambda n: (0.04 * (n % 2), 200, None)) as mock:
+        assert interrupted_in(2, out, mock, command)[0] == 130
+        before = journal_of(out)["until_sure"]
+        assert (before["looks"], before["stop"], before["most_runs"] >= 3) == ([], None, True)
+        longer = loadgen(*command[:-1], "9s", "--target", mock.target, "--out", out)
+        assert (longer.code, "another limit" in longer.err) == (2, True)
+        assert loadgen(*command, "--target", mock.target, "--out", out, "-q").code == 3
+    after = journal_of(out)["until_sure"]
+    assert [look["runs"] for look in after["looks"]] == list(range(3, len(after["looks"]) + 3))
+    assert (after["alpha"], after["most_runs"]) == (before["alpha"], before["most_runs"])
+    assert after["used_ns"] > before["used_ns"]
+
+
 def test_what_no_number_of_runs_decides_ends_at_once(tmp_path, profile):
     with Mock() as mock:
         answer = loadgen("run", profile(), "--target", mock.target, "--until-sure", "1h", "--out", tmp_path / "r", "--objective",
@@ -170,9 +194,13 @@ def test_what_no_number_of_runs_decides_ends_at_once(tmp_path, profile):
 def test_a_server_that_is_gone_ends_the_repeats_and_what_was_finished_is_reported(tmp_path, profile):
     """It answers as if it did not know the model after the first run: the second cannot begin."""
     with Mock(soon) as mock:
-        first = loadgen("run", profile(), "--target", mock.target, "--repeat", 1, "--out", tmp_path / "r", "-q")
+        first = loadgen(
+            "run", profile(), "--target", mock.target, "--repeat", 1, "--out", tmp_path / "r", "-q"
+        )
         mock.models = {}
-        answer = loadgen("run", profile(), "--target", mock.target, "--repeat", 2, "--out", tmp_path / "r", "-q")
+        answer = loadgen(
+            "run", profile(), "--target", mock.target, "--repeat", 2, "--out", tmp_path / "r", "-q"
+        )
     assert (first.code, answer.code) == (0, 2)
     assert "latency from due" in answer.out
     assert "'m'" in answer.err

@@ -249,10 +249,29 @@ def test_what_is_worse_by_just_the_margin_passes_in_one_of_forty_runs(q):
     for _ in range(200):
         old, new = (intervals.quantile([rng.lognormal(0, 0.3, 5000)], q) for _ in range(2))
         worse = replace(new, value=new.value * 1.1, low=new.low * 1.1, high=new.high * 1.1)
-        passed += verdict(wanted, old, worse) == "pass"
-        unchanged += verdict(wanted, old, new) == "pass"
+        passed += verdict(wanted, old, worse, intervals.ratio(old, worse)) == "pass"
+        unchanged += verdict(wanted, old, new, intervals.ratio(old, new)) == "pass"
     assert passed <= 11  # of 5 expected at most, two and a half standard deviations
     assert unchanged >= 180
+
+
+def test_runs_of_the_same_plan_are_paired(tmp_path):
+    """Both met the same slow stretches: their ratio is known far better than either of them."""
+
+    def slow_stretches(seed, middle):
+        rows = varied(10_000, seed=seed, middle=middle)
+        for i, one in enumerate(rows):
+            one["done_ns"] += 40 * MS if i // 250 % 3 == 0 else 0
+        return rows
+
+    old = build(tmp_path / "old", slow_stretches(1, 20 * MS))
+    widths = {}
+    for seed in (7, 8):
+        new = build(tmp_path / str(seed), slow_stretches(2, 20 * MS), seed=seed)
+        found = loadgen("check", new, "--baseline", old, "--no-worse", "latency mean 5%", "--json").json
+        (row,) = found["baseline"]["comparisons"]
+        widths[row["basis"]] = row["interval"][1] - row["interval"][0]
+    assert widths["paired_requests"] < widths["requests"] / 2
 
 
 def test_a_baseline_in_which_nothing_succeeded_is_no_licence(tmp_path):
