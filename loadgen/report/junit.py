@@ -5,6 +5,8 @@ Both are red wherever JUnit is read, as the exit code is, while `skipped` would 
 and the element's text as well: Jenkins shows both, GitLab the text only.
 """
 
+import contextlib
+from datetime import UTC, datetime
 from io import BytesIO
 
 from junitparser import Error, Failure, JUnitXml, TestCase, TestSuite
@@ -32,8 +34,9 @@ def _suite(group: Group, profile: str, first: CheckedRun) -> TestSuite:
     run = group.run or first
     suite = TestSuite(group.name)
     suite.hostname = clean(run.host or "unknown")
-    if run.started_at:
-        suite.timestamp = clean(run.started_at).removesuffix("Z")  # in UTC; the format has no zone
+    with contextlib.suppress(TypeError, ValueError):  # an older run, or one made by hand
+        started = datetime.fromisoformat(run.started_at or "").astimezone(UTC)
+        suite.timestamp = started.strftime("%Y-%m-%dT%H:%M:%S")  # the format has no zone
     if group.run is not None:
         told = {"run": run.id, "path": run.path, "status": run.status, "target": run.target, "profile": run.profile,
                 "seed": run.seed, "valid": str(run.valid).lower()}  # fmt: skip
@@ -46,7 +49,7 @@ def _suite(group: Group, profile: str, first: CheckedRun) -> TestSuite:
 
 
 def _case(case: Case, profile: str, duration_s: float) -> TestCase:
-    found = TestCase(case.name, profile, round(duration_s, 6))
+    found = TestCase(case.name, profile, round(duration_s, 3))  # to ms, as the library sums them
     if case.outcome is not Outcome.PASS:
         kind = Failure if case.outcome is Outcome.FAIL else Error
         why = kind(case.text, str(case.outcome))
