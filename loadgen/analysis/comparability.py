@@ -41,7 +41,9 @@ class Aspect(StrEnum):
     PROFILE = auto()  # what is sent, by its top-level keys
     SEED = auto()
     TARGET = auto()
-    MODEL = auto()  # the server's name and version; its models' versions, configurations and parameters
+    MODEL = (
+        auto()
+    )  # the server's name and version; its models' versions, configurations, parameters and files
     MACHINE = auto()
     CLIENT = auto()
     CLIENT_LIMIT = auto()  # a doubt of one side: the client delayed requests
@@ -175,6 +177,7 @@ def _models(info: dict[str, Any]) -> dict[str, Any]:
         config = told.get("config") or {}
         found |= {f"{name} {key}": told.get(key) for key in ("version", "parameters")}
         found |= {f"{name} {key}": value for key, value in config.items() if key != "parameters"}
+        found |= {f"{name}/{file}": value for file, value in (told.get("files") or {}).items()}
     return found
 
 

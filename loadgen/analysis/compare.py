@@ -388,7 +388,7 @@ def _over_rounds(
     value, error = (0.0 if abs(x) < rounding else x for x in (value, error))
     halves = [(one.high - one.low) / 2 for one in within if one.low is not None and one.high is not None]
     if (
-        fitted.freedom > 1 and len(halves) == len(within) and any(halves)
+        fitted.freedom > 1 and len(halves) == len(within) and all(halves)
     ):  # two rounds would not be seen to differ
         expected = math.sqrt(sum(half * half for half in halves)) / len(halves) / _NORMAL
         most = float(chdtri(fitted.freedom, _POOLED)) / fitted.freedom

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.analysis.comparison_folder import FORMAT, JOURNAL, ROUNDS, read_journal, run_name
-from loadgen.lab.model_config import READY_NS, ServerUnderTest, bring, own_config, why_changed
+from loadgen.lab.model_config import ServerUnderTest, bring, own_config, why_changed
 from loadgen.lab.run import Order, measure
 from loadgen.lab.steady import WINDOW_NS, warm
 from loadgen.lab.watch import known_beside
@@ -226,7 +226,6 @@ class _Live:
             seed=seed,
             out=folder,
             command=self.journal["command"],
-            wait_ns=READY_NS,
             say=self.say,
             tick=self.tick,
             options=self.options,

@@ -3,7 +3,7 @@
 `run_sweep` makes the folder, `resume_sweep` goes on with one.  The order of the blocks is data (traffic.sweep); here
 is the one loop that drives: bring the model under the block's configuration, warm it until it is steady, measure.
 Every block is a run folder made by `lab.run.measure`; what is finished there is never measured again, so Ctrl-C, a
-crash or a dead server lose one block.  This module must not know which configuration is best.
+crash or a dead server lose one block.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from loadgen.analysis.intervals import Estimate
 
 HEAD = ["A", "B", "ratio B / A", "95 %", "difference B - A", "95 %", "change"]
+_LEAST = 0.005  # percent: less is none
 _LARGE = 2.0  # ratios from here on are written as such, smaller ones in percent
 _SAID = {
     Change.WORSE: "worse",
@@ -70,7 +71,8 @@ def ratio(value: float | None) -> str:
         return words.NONE
     if value >= _LARGE or value <= 1 / _LARGE:
         return f"{value:.3g}x"
-    return f"{100 * (value - 1):+.2g} %" if abs(value - 1) < 0.1 else f"{100 * (value - 1):+.3g} %"  # noqa: PLR2004
+    percent = 100 * (value - 1)
+    return f"{0.0 if abs(percent) < _LEAST else percent:+.3g} %"
 
 
 def signed(metric: str, value: float | None) -> str:

@@ -3,6 +3,7 @@
 import pytest
 
 from loadgen.analysis.comparability import Aspect, Severity, comparability, same_plan, side_of
+from loadgen.lab.model_files import model_files
 from loadgen.records import LoadgenError, Outcome
 from tests.support.runs import MS, build, info, row, steady
 
@@ -56,6 +57,24 @@ def test_target_seed_model_and_machine(tmp_path):
         (Aspect.CLIENT, Severity.WARN, "workers")}  # fmt: skip
     assert not same_plan(a, b)
     assert [one.severity for one in comparability(a, b)][:2] == [Severity.WARN, Severity.WARN]
+
+
+def test_another_file_of_the_model(tmp_path):
+    (tmp_path / "m" / "1").mkdir(parents=True)
+    weights = tmp_path / "m" / "1" / "model.onnx"
+    sides = []
+    for name in ("first", "other"):
+        weights.write_text(name)
+        sides.append(side(tmp_path / name, facts={"models": {"m": {"files": model_files(tmp_path / "m")}}}))
+    assert found(*sides) == {(Aspect.MODEL, Severity.NOTE, "m/1/model.onnx")}
+    weights.write_text("other")
+    assert (
+        found(
+            sides[1],
+            side(tmp_path / "again", facts={"models": {"m": {"files": model_files(tmp_path / "m")}}}),
+        )
+        == set()
+    )
 
 
 def test_not_valid_interrupted_and_late(tmp_path):
