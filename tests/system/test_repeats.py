@@ -59,7 +59,7 @@ def test_three_runs_are_judged_together_and_shown_each(tmp_path, profile):
             "run", profile(), "--target", mock.target, "--repeat", 3, "--out", out, "--json", "-q"
         )
     summary = answer.json
-    assert (answer.code, len(summary["runs"])) == (0, 3)
+    assert (answer.code, len(summary["runs"]), summary["run"]["id"]) == (0, 3, "r")
     folders = [out / str(number) for number in (1, 2, 3)]
     each = [json.loads((folder / "run.json").read_text()) for folder in folders]
     assert [info["seed"] for info in each] == [run["seed"] for run in summary["runs"]] == [5, 6, 7]
@@ -81,6 +81,7 @@ def test_three_runs_are_judged_together_and_shown_each(tmp_path, profile):
     shown = [line.split()[:2] for line in again.out.splitlines() if line.startswith("run ")]
     assert shown == [["run", "1"], ["run", "2"], ["run", "3"]]
     assert "standard deviation" in again.out
+    assert f"it holds repeats: name one of them, e.g. {out / '1'}" in loadgen("explain", out).err
 
 
 def test_separate_runs_are_reported_together_and_a_page_only_comes_when_asked_for(tmp_path, profile):
@@ -91,6 +92,7 @@ def test_separate_runs_are_reported_together_and_a_page_only_comes_when_asked_fo
     alone = [(folder / "summary.json").read_bytes() for folder in folders]
     summary = loadgen("report", *folders, "--json").json
     assert [run["run"] for run in summary["runs"]] == ["a", "b", "c"]
+    assert summary["run"]["id"] == "a, b, c"
     assert summary["total"]["counts"]["ok"] == sum(run["ok"] for run in summary["runs"])
     assert not list(tmp_path.glob("*.html"))
     assert loadgen("report", *folders, "--html", tmp_path / "all.html").code == 0
