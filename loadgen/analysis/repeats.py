@@ -161,9 +161,12 @@ def summarise_folders(
     """
     journal = read_journal(paths[0]) if len(paths) == 1 else None
     until = (journal or {}).get("until_sure")
-    if until is None or until["alpha"] is None or objectives is not None:
-        return summarise_runs(runs_in(paths), objectives, frame)
-    return summarise_runs(runs_in(paths), None, frame, until["alpha"]) | {"until_sure": until}
+    if until is not None and (until["alpha"] is None or objectives is not None):
+        until = None
+    summary = summarise_runs(runs_in(paths), objectives, frame, ALPHA if until is None else until["alpha"])
+    if journal is not None:
+        summary["run"] |= {"id": paths[0].resolve().name}
+    return summary if until is None else summary | {"until_sure": until}
 
 
 def summarise_runs(
@@ -181,7 +184,10 @@ def summarise_runs(
     of_size = [doubt for doubt in whole["doubts"] if doubt["code"] == _OF_SIZE]
     return whole | {
         "valid": all(row.valid for row in rows),
-        "run": whole["run"] | {"status": next((r.status for r in rows if r.status != "finished"), "finished")},
+        "run": whole["run"] | {
+            "id": ", ".join(row.run for row in rows),
+            "status": next((row.status for row in rows if row.status != "finished"), "finished"),
+        },
         "doubts": [*_doubts_of([one["doubts"] for one in each]), *_unlike(runs), *of_size],
         "runs": [asdict(row) for row in rows],
         "between_runs": {

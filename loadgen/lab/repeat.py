@@ -98,7 +98,7 @@ class _Repeats:
                 )
         self.started, self.runs = journal["started_at"], journal["runs"]
         if (
-            read_run(self.path / self.runs[-1]).info["status"] != "finished"
+            self.runs and read_run(self.path / self.runs[-1]).info["status"] != "finished"
         ):  # the first, when nothing else was there
             self._set_aside(self.path / self.runs.pop())
         if (until := journal.get("until_sure")) is not None:

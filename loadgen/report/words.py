@@ -345,8 +345,9 @@ def until_sure_line(summary: dict[str, Any]) -> str:
     }[until["stop"] and Stop(until["stop"])]
     more = looks[-1]["more_runs"] if looks and until["stop"] != Stop.DECIDED else None
     would = f"; about {amount(more, 'more run')} would tell" if more else ""
+    together = f"all {len(looks)} looks together" if len(looks) > 1 else "looked at once"
     rule = (
-        f"wrong in at most {100 * until['error_rate']:g} % of cases, all {len(looks)} looks together ({until['method']}, at most "
+        f"wrong in at most {100 * until['error_rate']:g} % of cases, {together} ({until['method']}, at most "
         f"{amount(until['most_runs'], 'run')} {limit}, {100 * (1 - until['alpha']):.4g} % intervals)"
     )
     return f"{why}{would}; {rule}"

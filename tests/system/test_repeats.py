@@ -39,11 +39,12 @@ def journal_of(out):
     return json.loads((out / "repeat.json").read_text())
 
 
-def interrupted_in(number, out, mock, command):
+def interrupted_in(number, out, mock, command, aside=()):
     """Runs the command until so many runs have begun and one has records, then presses Ctrl-C; (code, out, err)."""
     process = spawn(*command, "--target", mock.target, "--out", out)
     end = time.monotonic() + 30
-    while not (out / str(number) / "records.arrow").exists() and time.monotonic() < end:
+    needed = [out / str(number) / "records.arrow", *(out / name for name in aside)]
+    while not all(path.exists() for path in needed) and time.monotonic() < end:
         time.sleep(0.02)
     time.sleep(0.3)
     process.send_signal(signal.SIGINT)
@@ -58,7 +59,7 @@ def test_three_runs_are_judged_together_and_shown_each(tmp_path, profile):
             "run", profile(), "--target", mock.target, "--repeat", 3, "--out", out, "--json", "-q"
         )
     summary = answer.json
-    assert (answer.code, len(summary["runs"])) == (0, 3)
+    assert (answer.code, len(summary["runs"]), summary["run"]["id"]) == (0, 3, "r")
     folders = [out / str(number) for number in (1, 2, 3)]
     each = [json.loads((folder / "run.json").read_text()) for folder in folders]
     assert [info["seed"] for info in each] == [run["seed"] for run in summary["runs"]] == [5, 6, 7]
@@ -80,6 +81,7 @@ def test_three_runs_are_judged_together_and_shown_each(tmp_path, profile):
     shown = [line.split()[:2] for line in again.out.splitlines() if line.startswith("run ")]
     assert shown == [["run", "1"], ["run", "2"], ["run", "3"]]
     assert "standard deviation" in again.out
+    assert f"it holds repeats: name one of them, e.g. {out / '1'}" in loadgen("explain", out).err
 
 
 def test_separate_runs_are_reported_together_and_a_page_only_comes_when_asked_for(tmp_path, profile):
@@ -90,6 +92,7 @@ def test_separate_runs_are_reported_together_and_a_page_only_comes_when_asked_fo
     alone = [(folder / "summary.json").read_bytes() for folder in folders]
     summary = loadgen("report", *folders, "--json").json
     assert [run["run"] for run in summary["runs"]] == ["a", "b", "c"]
+    assert summary["run"]["id"] == "a, b, c"
     assert summary["total"]["counts"]["ok"] == sum(run["ok"] for run in summary["runs"])
     assert not list(tmp_path.glob("*.html"))
     assert loadgen("report", *folders, "--html", tmp_path / "all.html").code == 0
@@ -189,6 +192,30 @@ def test_what_no_number_of_runs_decides_ends_at_once(tmp_path, profile):
     assert answer.code == 3
     assert "no number of runs decides the rest" in " ".join(answer.out.split())
     assert journal_of(tmp_path / "r")["runs"] == ["1"]
+
+
+def test_a_run_that_is_not_valid_ends_it(tmp_path, profile):
+    """Nothing succeeds after the first request and the warm-up: no later run could make them valid together."""
+    with Mock(lambda n: (0.005, 500 if n >= 9 else 200, "no")) as mock:
+        answer = loadgen("run", profile(objective="latency p50 < 1s"), "--target", mock.target, "--until-sure", "1h", "--out",
+                         tmp_path / "r", "-q")  # fmt: skip
+    assert (answer.code, journal_of(tmp_path / "r")["until_sure"]["stop"]) == (3, "not_valid")
+    assert "ended with run 1, which is not valid" in " ".join(answer.out.split())
+
+
+def test_repeats_that_were_killed_go_on(tmp_path, profile):
+    out, command = tmp_path / "r", ["run", profile("20s"), "--repeat", 2]
+    with Mock(soon) as mock:
+        process = spawn(*command, "--target", mock.target, "--out", out)
+        end = time.monotonic() + 30
+        while not (out / "1" / "records.arrow").exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        process.kill()
+        process.communicate(timeout=30)
+        assert loadgen("report", out).error_lines == [f"error: {out}: none of its runs was finished"]
+        code, text, errors = interrupted_in(1, out, mock, command, aside=["cut-1"])
+    assert (code, "latency from due" in text) == (130, True), errors
+    assert (out / "cut-1" / "records.arrow").exists()
 
 
 def test_a_server_that_is_gone_ends_the_repeats_and_what_was_finished_is_reported(tmp_path, profile):
