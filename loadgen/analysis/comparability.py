@@ -18,7 +18,7 @@ from loadgen.runfile import RUN
 from loadgen.runread import read_run
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 _NOT_SENT = ("name", "description", "seed", "target", "objectives")  # of a profile: they change no request
@@ -176,9 +176,20 @@ def _models(info: dict[str, Any]) -> dict[str, Any]:
     for name, told in (server.get("models") or {}).items():
         config = told.get("config") or {}
         found |= {f"{name} {key}": told.get(key) for key in ("version", "parameters")}
-        found |= {f"{name} {key}": value for key, value in config.items() if key != "parameters"}
+        found |= {
+            f"{name} {key}": value for key, value in _leaves(config) if not key.startswith("parameters")
+        }
         found |= {f"{name}/{file}": value for file, value in (told.get("files") or {}).items()}
     return found
+
+
+def _leaves(told: dict[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, value) of nested objects."""
+    for key, value in told.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _shown(value: Any) -> str:

@@ -115,7 +115,7 @@ def test_two_configurations_of_a_model(tmp_path, profile):
         assert said.code in (0, 1, 3), said.err
         (pair,) = said.json["pairs"]
         assert [one["what"] for one in pair["differences"] if one["aspect"] == "model"] == [
-            "m dynamic_batching"
+            "m dynamic_batching.max_queue_delay_microseconds"
         ]
         assert server.loads[-1][1] is None  # given back as it was
 
@@ -194,3 +194,11 @@ def test_exit_codes_of_run_folders(tmp_path):
     few = build(tmp_path / "few", [row(0)])
     assert loadgen("compare", a, few, *p50).code == 3
     assert loadgen("compare", a, tmp_path / "none").code == 2
+
+
+def test_a_server_that_is_not_there_leaves_nothing(tmp_path, profile):
+    dead = ("--target", "http://127.0.0.1:9", "--target", "http://127.0.0.1:9")
+    said = loadgen("compare", "--live", profile, *dead, "--out", tmp_path / "out", "-q")
+    assert said.code == 2
+    assert "127.0.0.1:9" in said.err
+    assert not (tmp_path / "out").exists()
