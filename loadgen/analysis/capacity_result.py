@@ -8,20 +8,29 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loadgen.analysis import intervals
-from loadgen.analysis.capacity import Answer, Bad, Capacity, Line, Probe, Settings, capacity_of, lines
+from loadgen.analysis.capacity import (
+    Answer,
+    Bad,
+    Capacity,
+    Line,
+    Probe,
+    Settings,
+    batched,
+    capacity_of,
+    filling_seconds,
+    lines,
+)
 from loadgen.analysis.slo import Measured, after_filling, bad_requests, estimate, measured_of
 from loadgen.analysis.summary import summarise
 from loadgen.records import LoadgenError
 from loadgen.runread import read_run
-from loadgen.traffic.objective import parse_objective
+from loadgen.traffic.objective import TIMES, parse_objective
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 1
 JOURNAL, PROBES, RESULT, PAGE = "capacity.json", "probes", "result.json", "capacity.html"
-FILLING = 0.2  # of a probe: it begins from empty, and queues take time to fill
 CLIENT = frozenset({"client_bound"})
 _KEYS = {
     "format",
@@ -86,7 +95,10 @@ def probe_row(path: Path, entry: dict[str, Any], objectives: list[str]) -> Probe
     run = read_run(path / entry["folder"])
     whole = measured_of(run, objectives)
     summary = summarise(run, objectives, frame=whole.frame)
-    seen = after_filling(whole, FILLING)
+    seconds = sum(part.load_ns for part in whole.parts) / 1e9  # less than was planned where it was cut
+    limits = [one.threshold / 1e9 for one in map(parse_objective, objectives) if one.metric in TIMES]
+    limit_s = max(limits) if len(limits) == len(objectives) else None
+    seen = after_filling(whole, filling_seconds(seconds, limit_s) / seconds if seconds else 0.0)
     bad, observed = [], []
     for text in objectives:
         one, found = _bad(text, seen), estimate(parse_objective(text).figure, seen)
@@ -96,19 +108,14 @@ def probe_row(path: Path, entry: dict[str, Any], objectives: list[str]) -> Probe
         )
         observed.append(Observed(text, parse_objective(text).metric, value, low, high, one.count, one.n))
     codes = tuple(dict.fromkeys(doubt["code"] for doubt in summary["doubts"]))
-    probe = Probe(entry["load"], entry["seconds"], tuple(bad))
+    probe = Probe(entry["load"], min(entry["seconds"], seconds), tuple(bad))
     return ProbeRow(probe, entry["folder"], tuple(observed), summary["total"]["achieved_per_s"], codes)
 
 
 def _bad(text: str, seen: Measured) -> Bad:
     objective = parse_objective(text)
     found = bad_requests(objective, seen)
-    n, count = int(found.bad.size), int(np.count_nonzero(found.bad))
-    if found.values is not None:
-        spread = intervals.quantile([found.values], 1 - found.allowed).effective_n
-    else:
-        spread = intervals.share([found.bad]).effective_n
-    return Bad(found.allowed, count, n, n / spread if spread else 1.0)
+    return batched(found.allowed, found.bad)
 
 
 def read_capacity(path: Path) -> dict[str, Any]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _READY_NS = 60 * 10**9
 _WARM_NS = 30 * 10**9
 _OF_MEDIAN = 0.5  # of the rate that one request at a time would make: where a search begins
-_BACKLOG, _LEAST_BACKLOG = 3.0, 200  # requests in flight: of those that the limit allows at this rate
+_BACKLOG, _LEAST_BACKLOG = 10.0, 200  # requests in flight: of those that the limit allows at this rate
 _DEFAULT_BACKLOG_S = 10.0
 _LEAST_PROBE = 100  # requests that the first probe should have
 
@@ -46,7 +46,7 @@ class Asked:
     users: bool = False
     first: float | None = None
     most: float = 100_000.0
-    precision: float = 0.03
+    precision: float = 0.04
     within_s: float = 600.0
     probe_s: float | None = None
 
