@@ -172,6 +172,8 @@ class Line:
     @property
     def interval(self) -> tuple[float, float]:
         """The loads at which the line is not told from the allowed share; infinite where the slope is not told from 0."""
+        if not np.isfinite(self.covariance).all():
+            return -math.inf, math.inf
         g = CONFIDENT**2
         a = self.slope**2 - g * self.covariance[1, 1]
         b = self.intercept * self.slope - g * self.covariance[0, 1]
@@ -180,7 +182,7 @@ class Line:
         if a <= 0 or inside < 0:
             return -math.inf, math.inf
         ends = ((-b - math.sqrt(inside)) / a, (-b + math.sqrt(inside)) / a)
-        return self.middle + min(ends), self.middle + max(ends)
+        return self.middle + float(min(ends)), self.middle + float(max(ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,14 +208,11 @@ def next_step(settings: Settings, probes: Sequence[Probe]) -> Next | Capacity:
     found = _next(settings, probes, known)
     if found is None:
         return known
-    load = min(
-        settings.most_load, max(settings.least_load, round(found.load) if settings.whole else found.load)
-    )
+    load = round(found.load) if settings.whole else found.load
+    left = max(settings.first_seconds, settings.within_seconds - spent)
     return Next(
-        load,
-        min(
-            found.seconds, settings.most_seconds, max(settings.first_seconds, settings.within_seconds - spent)
-        ),
+        float(min(settings.most_load, max(settings.least_load, load))),
+        float(min(found.seconds, settings.most_seconds, left)),
     )
 
 

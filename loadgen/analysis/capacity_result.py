@@ -27,6 +27,7 @@ from loadgen.runread import read_run
 from loadgen.traffic.objective import TIMES, parse_objective
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 FORMAT = 1
@@ -71,8 +72,18 @@ class ProbeRow:
 
     @property
     def client_bound(self) -> bool:
-        """Whether the client was the limit: then it says nothing of the server."""
-        return bool(CLIENT & set(self.doubts)) and not self.probe.is_saturated
+        """Whether an objective was missed while the client was at its limit: that says nothing of the server."""
+        return bool(CLIENT & set(self.doubts)) and self.probe.distance > 0 and not self.probe.is_saturated
+
+
+def usable(rows: Sequence[ProbeRow]) -> list[Probe]:
+    """The probes that say something of the server."""
+    return [row.probe for row in rows if not row.client_bound]
+
+
+def is_client_limit(rows: Sequence[ProbeRow]) -> bool:
+    """Whether two probes in a row were the client's: one may be an accident."""
+    return len(rows) >= 2 and all(row.client_bound for row in rows[-2:])  # noqa: PLR2004 - in a row
 
 
 def read_journal(path: Path) -> dict[str, Any]:
@@ -126,9 +137,9 @@ def read_capacity(path: Path) -> dict[str, Any]:
     if journal["settings"] is None or not rows:
         raise LoadgenError(f"{path}: no probe was finished; begin a new search")
     settings = Settings(**journal["settings"])
-    probes = [row.probe for row in rows]
-    known = capacity_of(settings, probes)
-    if rows[-1].client_bound and known.answer is not Answer.FOUND:
+    probes = usable(rows)
+    known = capacity_of(settings, probes) if probes else Capacity(Answer.UNDECIDED, None, None, None)
+    if is_client_limit(rows) and known.answer is not Answer.FOUND:
         known = Capacity(Answer.CLIENT, None, known.low, None, None, known.seconds)
     fitted = lines(probes)
     limiting = None if known.objective is None else journal["objectives"][known.objective]

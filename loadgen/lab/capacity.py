@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.analysis.capacity import Capacity, Next, Settings, next_step
-from loadgen.analysis.capacity_result import FORMAT, JOURNAL, PROBES, ProbeRow, probe_row
+from loadgen.analysis.capacity_result import (
+    FORMAT,
+    JOURNAL,
+    PROBES,
+    ProbeRow,
+    is_client_limit,
+    probe_row,
+    usable,
+)
 from loadgen.lab.run import Order, measure
 from loadgen.lab.steady import WINDOW_NS, warm
 from loadgen.records import LoadgenError, NotWrittenError
@@ -189,8 +197,8 @@ class _Search:
         if settings is None:
             return False
         while True:
-            step = next_step(settings, [row.probe for row in self.rows])
-            if isinstance(step, Capacity) or any(row.client_bound for row in self.rows[-1:]):
+            step = next_step(settings, usable(self.rows))
+            if isinstance(step, Capacity) or is_client_limit(self.rows):
                 self._save("finished")
                 return True
             self.say(
@@ -212,9 +220,10 @@ class _Search:
     def _so_far(self, settings: Settings) -> str:
         from loadgen.analysis.capacity import capacity_of
 
-        if not self.rows:
+        probes = usable(self.rows)
+        if not probes:
             return ""
-        known = capacity_of(settings, [row.probe for row in self.rows])
+        known = capacity_of(settings, probes)
         left = f"at most {max(0.0, settings.within_seconds - known.seconds):.0f} s of load to go"
         return (
             f"; so far about {self._shown(known.value)}, {left}" if known.value is not None else f"; {left}"
