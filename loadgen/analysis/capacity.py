@@ -3,16 +3,21 @@
 Every probe is a run at one load (a rate, or a number of users).  An objective is a share of bad requests that may not
 be passed: of "latency p99 < 50ms" those later than 50 ms, at most 1 %.  The logarithm of that share grows nearly in a
 straight line with the load near the limit (in M/M/1 exactly: the response time is exponential with rate mu - lambda),
-so it is fitted by Poisson regression, each probe weighing as many requests as its effective sample size; the capacity
-is where the line crosses the allowed share, its interval the loads at which the line cannot be told from it
-(Fieller's theorem).  Probes far from the limit only say on which side they lie.
+so it is fitted by quasi-Poisson regression (McCullagh and Nelder, "Generalized Linear Models", chapter 9) to all probes
+near the limit.  Requests of a queue depend on each other: the dispersion is that of batches of successive requests, of
+all these probes together.  The capacity is where the line crosses the allowed share, its interval the loads at which
+the line cannot be told from it (Fieller's theorem).
+
+The load doubles until an objective is missed, the gap is halved by short probes, then longer ones lie on both sides of
+the crossing until its interval is narrow enough.  All constants were chosen by simulation (docs/capacity.md).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum, auto
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,18 +27,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 Floats = npt.NDArray[np.float64]
-NEAR_BELOW, NEAR_ABOVE = (
-    1.5,
-    2.3,
-)  # logarithms of the share over the allowed one between which probes are fitted
-OUTSIDE = 1.15  # so much beyond the probes that were fitted a line is believed
+BATCHES = 10  # of a probe
 SATURATED = 0.5  # of all requests bad: the load is far beyond
-HIGHER, LOWER = 1.0, -0.7  # where probes are placed, in logarithms of the allowed share
-CLOSE = 1.35  # the lowest load that failed over the highest that passed: from here on probes are longer
-LONGER, GROWTH, TRUSTED = 4.0, 1.4, 3.0  # than the first probe; from one to the next; than the longest
-LEAST_BAD = 2.0  # effective bad requests for a probe to count as seen
-CONFIDENT = 2.6  # standard errors of the interval: more than 2 as it is looked at until it is narrow enough (simulated)
-_ITERATIONS = 50
+# where probes are placed
+CLOSE = 1.35  # the lowest load that failed over the highest that passed: then probes are longer
+LONGER, GROWTH = 4.0, 1.4  # than the first probes; from one to the next while no line is fitted
+HIGHER, LOWER = 0.6, -0.6  # logarithms of the share over the allowed one
+APART, FAR = 1.12, 1.03  # from the crossing at most; from a load known to say nothing at least
+# what is fitted
+WINDOW, NEAR = 1.35, 1.6  # around the crossing, as a ratio of loads and in logarithms of the share
+OUTSIDE = 1.15  # so much beyond the loads around the limit a line is believed
+SLOPE, SLOPE_SPREAD = 8.0, 8.0  # expected of the line, for a relative change of load
+SPREADS = 1.0  # the inflation grows as this power of the share
+LEAST_BAD = 2.0  # requests
+# when it ends
+CONFIDENT = 2.4  # standard errors: more than 2 as the interval is looked at until it is narrow enough
+LEAST_EFFECTIVE = 8.0  # bad requests near the limit
+WHOLE = 1.2  # half an interval of users that is narrow enough
+FILLING, FILLING_SECONDS, FILLING_LIMITS = 0.2, 4.0, 10.0  # of a probe; at least, and in times of the limit
+_ITERATIONS, _CENTERED = 60, 6
 
 
 class Answer(StrEnum):
@@ -48,23 +60,48 @@ class Answer(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """Of one objective in one probe: so many of n requests were bad; `inflation` is the variance of their number over
-    that of independent ones.
-    """
+    """Of one objective in one probe: how many requests of each batch of successive ones were bad."""
 
     allowed: float  # share of 1
-    count: int
-    n: int
-    inflation: float
+    bad: tuple[int, ...]
+    sizes: tuple[int, ...]
+
+    @property
+    def count(self) -> int:
+        return sum(self.bad)
+
+    @property
+    def n(self) -> int:
+        return sum(self.sizes)
 
     @property
     def share(self) -> float:
         return self.count / self.n if self.n else 1.0
 
     @property
-    def effective(self) -> float:
-        """Bad requests that carry information of their own."""
-        return self.count / self.inflation
+    def inflation(self) -> float:
+        """The variance of the number of bad ones over that of independent requests; at least 1."""
+        if self.count in (0, self.n) or len(self.sizes) < 2:  # noqa: PLR2004 - no spread
+            return 1.0
+        sizes, share = np.array(self.sizes), self.share
+        off = np.array(self.bad) - share * sizes
+        return max(1.0, float(np.square(off).sum()) / (share * (1 - share) * self.n * (1 - 1 / off.size)))
+
+
+def batched(allowed: float, bad: npt.NDArray[np.bool_]) -> Bad:
+    """Of which requests were bad, in order of their due times."""
+    edges = np.linspace(0, bad.size, BATCHES + 1).astype(int)
+    counts = [int(np.count_nonzero(bad[i:j])) for i, j in pairwise(edges)]
+    return Bad(allowed, tuple(counts), tuple(np.diff(edges).tolist()))
+
+
+def filling_seconds(seconds: float, limit_s: float | None) -> float:
+    """How long a probe's queue fills from empty, in no figure: FILLING of it, no more than many times the limit.
+
+    An M/M/1 queue with a P99 of T forgets within about rate T^2 / 5 (Cohen, "The Single Server Queue").
+    """
+    most = math.inf if limit_s is None else max(FILLING_SECONDS, FILLING_LIMITS * limit_s)
+    return min(FILLING * seconds, most)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,8 +132,12 @@ class Settings:
     first_seconds: float = 5.0
     most_seconds: float = 60.0  # of one probe
     within_seconds: float = 600.0  # of all probes together
-    precision: float = 0.03  # half the interval over the capacity
+    precision: float = 0.04  # half the interval over the capacity
     whole: bool = False
+
+    def tolerance(self, load: float) -> float:
+        """Half the interval of a capacity that is narrow enough."""
+        return max(self.precision * load, WHOLE if self.whole else 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +157,13 @@ class Line:
     slope: float
     covariance: Floats
     points: int
+    effective: (
+        float  # bad requests near the limit with information of their own: twice those of the poorer side
+    )
+
+    def distance(self, load: float) -> float:
+        """The logarithm of the share over the allowed one at a load."""
+        return self.intercept + self.slope * (load - self.middle)
 
     def at(self, distance: float) -> float:
         """The load at which the share has this logarithm over the allowed one."""
@@ -124,6 +172,8 @@ class Line:
     @property
     def interval(self) -> tuple[float, float]:
         """The loads at which the line is not told from the allowed share; infinite where the slope is not told from 0."""
+        if not np.isfinite(self.covariance).all():
+            return -math.inf, math.inf
         g = CONFIDENT**2
         a = self.slope**2 - g * self.covariance[1, 1]
         b = self.intercept * self.slope - g * self.covariance[0, 1]
@@ -132,7 +182,7 @@ class Line:
         if a <= 0 or inside < 0:
             return -math.inf, math.inf
         ends = ((-b - math.sqrt(inside)) / a, (-b + math.sqrt(inside)) / a)
-        return self.middle + min(ends), self.middle + max(ends)
+        return self.middle + float(min(ends)), self.middle + float(max(ends))
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,14 +208,11 @@ def next_step(settings: Settings, probes: Sequence[Probe]) -> Next | Capacity:
     found = _next(settings, probes, known)
     if found is None:
         return known
-    load = min(
-        settings.most_load, max(settings.least_load, round(found.load) if settings.whole else found.load)
-    )
+    load = round(found.load) if settings.whole else found.load
+    left = max(settings.first_seconds, settings.within_seconds - spent)
     return Next(
-        load,
-        min(
-            found.seconds, settings.most_seconds, max(settings.first_seconds, settings.within_seconds - spent)
-        ),
+        float(min(settings.most_load, max(settings.least_load, load))),
+        float(min(found.seconds, settings.most_seconds, left)),
     )
 
 
@@ -173,52 +220,70 @@ def _next(settings: Settings, probes: Sequence[Probe], known: Capacity) -> Next 
     """Without regard for what is allowed; None where no probe would say more."""
     if known.value is not None and known.objective is not None:
         return _refined(settings, probes, known)
-    trusted, longest = _trusted(probes), max(probe.seconds for probe in probes)
-    met = [probe.load for probe in trusted if probe.distance <= 0]
-    missed = [probe.load for probe in trusted if probe.distance > 0]
-    step = 2.0 if longest <= settings.first_seconds else CLOSE**0.5
-    if not missed:
-        return _beyond(settings, probes, max(met), settings.most_load, step)
-    if not met:
-        return _beyond(settings, probes, min(missed), settings.least_load, 1 / step)
-    low, high = max(met), min(missed)
-    seconds = longest if high > CLOSE * low else max(LONGER * settings.first_seconds, GROWTH * longest)
-    return Next(math.sqrt(low * high), seconds)
+    longest = max(probe.seconds for probe in probes)
+    step = 2.0 if longest <= settings.first_seconds else CLOSE
+    brackets = [_bracket(probes, place) for place in range(len(probes[0].bad))]
+    known_ends = [one for one in brackets if one is not None]
+    if not known_ends:
+        loads = [probe.load for probe in probes]
+        if all(sum(_excess(probes, place).values()) <= 0 for place in range(len(brackets))):
+            return _beyond(settings, probes, max(loads), settings.most_load, step)
+        return _beyond(settings, probes, min(loads), settings.least_load, 1 / step)
+    low, high = min(known_ends, key=lambda one: one[1])
+    load = math.sqrt(low * high)
+    if high > CLOSE * low:
+        return Next(load, settings.first_seconds)
+    if settings.whole and round(load) in (low, high):
+        spent = {end: sum(probe.seconds for probe in probes if probe.load == end) for end in (low, high)}
+        load = min(spent, key=lambda end: spent[end])
+    return Next(load, GROWTH * longest)
 
 
 def _beyond(settings: Settings, probes: Sequence[Probe], load: float, end: float, step: float) -> Next | None:
     """Further in one direction, up to the end of what is allowed; there for longer, until it is clear."""
     longest = max(probe.seconds for probe in probes)
-    if (load * step < end) == (step > 1):
-        return Next(load * step, longest)
+    further = load * step
+    if settings.whole:
+        further = max(load + 1, further) if step > 1 else min(load - 1, further)
+    if (further < end) == (step > 1):
+        return Next(further, longest)
     if load != end:
         return Next(end, longest)
     longest = max(probe.seconds for probe in probes if probe.load == load)
     return Next(load, 2 * longest) if longest < settings.most_seconds else None
 
 
-def _trusted(probes: Sequence[Probe]) -> list[Probe]:
-    """The longer ones: a queue near its limit needs time to fill, so a short probe finds too little wrong with it."""
-    longest = max(probe.seconds for probe in probes)
-    return [probe for probe in probes if probe.is_saturated or probe.seconds >= longest / TRUSTED]
-
-
 def _refined(settings: Settings, probes: Sequence[Probe], known: Capacity) -> Next:
-    """A longer probe on the side of the limit that has been looked at for less time."""
-    assert known.value is not None  # noqa: S101 - of a line
-    line = lines(probes)[known.objective or 0]
-    near = [probe for probe in probes if -NEAR_BELOW <= probe.distance <= NEAR_ABOVE]
-    over = sum(probe.seconds for probe in near if probe.load > known.value)
-    under = sum(probe.seconds for probe in near if probe.load <= known.value)
-    target = known.value if line is None else line.at(HIGHER if over <= 0.5 * under else LOWER)
-    target = min(max(target, 0.75 * known.value), 1.2 * known.value)
-    saturated = min((probe.load for probe in probes if probe.is_saturated), default=math.inf)
-    target = min(target, (known.value + saturated) / 2 if saturated > known.value else target)
+    """On the side of the limit that says less so far, for as long as the interval probably needs."""
+    place = known.objective or 0
+    line = lines(probes)[place]
+    assert line is not None  # noqa: S101 - the known value is its crossing
+    center = line.at(0.0)
+    near = [probe for probe in probes if center / WINDOW <= probe.load <= center * WINDOW]
+    above = sum(probe.bad[place].n for probe in near if probe.load > center)
+    below = sum(probe.bad[place].n for probe in near if probe.load <= center)
+    target = line.at(HIGHER if above <= below else LOWER)
+    target = _informative(probes, place, center, min(max(target, center / APART), center * APART))
     if settings.whole:
-        step = 1 if target > known.value else -1
-        target = max(1, target) if round(target) != round(known.value) else round(known.value) + step
-    longest = max((probe.seconds for probe in near), default=settings.first_seconds)
-    return Next(target, GROWTH * longest)
+        target = max(1.0, math.ceil(target) if target > center else math.floor(target))
+    spent, (low, high) = sum(probe.seconds for probe in near), line.interval
+    more = spent * (
+        ((high - low) / 2 / settings.tolerance(center)) ** 2 - 1
+    )  # an interval narrows as the root of time
+    least = LONGER * settings.first_seconds
+    return Next(target, min(max(0.7 * more, least), max(2 * spent, least)))
+
+
+def _informative(probes: Sequence[Probe], place: int, center: float, target: float) -> float:
+    """The target, or a load nearer to the center where one that was probed turned out to be far from the limit."""
+    distances = [(probe.load, _log_share(probe.bad[place])) for probe in probes]
+    over = min((load for load, distance in distances if distance > NEAR), default=math.inf)
+    under = max((load for load, distance in distances if distance < -NEAR and load < over), default=0.0)
+    if target >= over / FAR:
+        return math.sqrt(over * max(min(center, over), under, over / APART))
+    if target <= under * FAR:
+        return math.sqrt(under * min(max(center, under), over, under * APART))
+    return target
 
 
 def capacity_of(settings: Settings, probes: Sequence[Probe]) -> Capacity:
@@ -228,17 +293,17 @@ def capacity_of(settings: Settings, probes: Sequence[Probe]) -> Capacity:
         (line.at(0.0), *line.interval, place) for place, line in enumerate(lines(probes)) if line is not None
     ]
     each = [one for one in each if math.isfinite(one[0]) and one[0] > 0]
-    if each:
+    if each and min(each)[0] <= _least_missed(probes):
         value, low, high, place = min(each)
         low, high = max(low, 0.0), max(high, value)
-        narrow = (high - low) / 2 <= settings.precision * value
+        line = lines(probes)[place]
+        seen = line is not None and line.effective >= LEAST_EFFECTIVE
+        narrow = seen and (high - low) / 2 <= settings.tolerance(value)
         if settings.whole:  # the highest number that still meets them
             value, low, high = (float(math.floor(x)) if math.isfinite(x) else x for x in (value, low, high))
-            narrow = high - low <= max(3.0, 2 * settings.precision * value)
-        if value < settings.most_load or not narrow:
-            ends = (low if low > 0 else None, high if math.isfinite(high) else None)
-            if settings.least_load <= value <= settings.most_load:
-                return Capacity(Answer.FOUND if narrow else Answer.UNDECIDED, value, *ends, place, spent)
+        ends = (low if low > 0 else None, high if math.isfinite(high) else None)
+        if settings.least_load <= value < settings.most_load:
+            return Capacity(Answer.FOUND if narrow else Answer.UNDECIDED, value, *ends, place, spent)
     most, least = max(probe.load for probe in probes), min(probe.load for probe in probes)
     if most >= settings.most_load and any(_is_below(p) for p in probes if p.load == most):
         return Capacity(Answer.AT_LEAST, most, most, None, None, spent)
@@ -246,7 +311,24 @@ def capacity_of(settings: Settings, probes: Sequence[Probe]) -> Capacity:
         return Capacity(Answer.BELOW, None, None, least, None, spent)
     below = max((probe.load for probe in probes if _is_below(probe)), default=None)
     above = min((probe.load for probe in probes if _is_above(probe)), default=None)
+    if below is not None and above is not None and above - below >= 0:
+        # an objective that is missed all at once has no line
+        value = below if settings.whole else math.sqrt(below * above)
+        if (above - below) / 2 <= (0.5 if settings.whole else settings.precision * value):
+            return Capacity(Answer.FOUND, value, below, above, _worst(probes, above), spent)
     return Capacity(Answer.UNDECIDED, None, below, above, None, spent)
+
+
+def _least_missed(probes: Sequence[Probe]) -> float:
+    """The lowest load above which an objective without a line is missed; infinite where there is none."""
+    brackets = [_bracket(probes, i) for i, line in enumerate(lines(probes)) if line is None]
+    return min((one[1] for one in brackets if one is not None), default=math.inf)
+
+
+def _worst(probes: Sequence[Probe], load: float) -> int:
+    """The place of the objective that is missed most at a load."""
+    probe = next(probe for probe in probes if probe.load == load and _is_above(probe))
+    return max(range(len(probe.bad)), key=lambda place: _log_share(probe.bad[place]))
 
 
 def _is_above(probe: Probe) -> bool:
@@ -271,48 +353,121 @@ def lines(probes: Sequence[Probe]) -> list[Line | None]:
 
 
 def _line(probes: Sequence[Probe], place: int) -> Line | None:
-    chosen = [
-        (probe.load, probe.bad[place])
-        for probe in _trusted(probes)
-        if probe.bad[place].n
-        and not probe.is_saturated
-        and -NEAR_BELOW <= _log_share(probe.bad[place]) <= NEAR_ABOVE
-    ]
-    if len({load for load, _ in chosen}) < 2 or sum(one.effective for _, one in chosen) < 2 * LEAST_BAD:  # noqa: PLR2004 - a line
+    """Fitted to the probes whose load is near the limit by the fit itself: those chosen by what they saw would
+    be a biased choice.
+    """
+    bracket = _bracket(probes, place)
+    if bracket is None:
         return None
-    load = np.array([load for load, _ in chosen])
-    count = np.array([one.count for _, one in chosen], np.float64)
-    base = np.array([one.allowed * one.n for _, one in chosen])
-    own = np.log([max(one.inflation, 1.0) for _, one in chosen])
-    # a probe that saw few long queues shows too little dependence: half of it is taken from the others
-    inflation = np.exp((own + np.average(own, weights=[one.n for _, one in chosen])) / 2)
-    middle, scale = float(np.average(load, weights=count + 1)), float(load.max() - load.min())
-    x = np.stack([np.ones(load.size), (load - middle) / scale], axis=1)
-    beta = np.array([math.log((count.sum() + 0.5) / base.sum()), 1.0])
-    for _ in range(_ITERATIONS):
-        mean = base * np.exp(np.clip(x @ beta, -8, 8))
-        weight = mean / inflation
-        information = x.T @ (weight[:, None] * x) + np.diag([0.0, 1e-6])
-        step = np.linalg.solve(information, x.T @ ((count - mean) / inflation))
-        beta = beta + np.clip(step, -2, 2)
-        if float(np.abs(step).max()) < 1e-8:  # noqa: PLR2004 - as good as none
+    center, line = math.sqrt(bracket[0] * bracket[1]), None
+    for _ in range(_CENTERED):
+        chosen = _chosen(probes, place, bracket, center, line)
+        found = _fit(chosen, place)
+        if found is None:  # too few: enough to say where to look, not how sure that is
+            return None if line is None else replace(line, covariance=np.full((2, 2), math.inf))
+        before, line, center = center, found, found.at(0.0)
+        if not bracket[0] / OUTSIDE <= center <= bracket[1] * OUTSIDE:
+            return None
+        if abs(center / before - 1) < 1e-3:  # noqa: PLR2004 - the same probes next time
             break
-    mean = base * np.exp(np.clip(x @ beta, -8, 8))
-    information = x.T @ ((mean / inflation)[:, None] * x) + np.diag([0.0, 1e-6])
-    left = float(((count - mean) ** 2 / (mean * inflation)).sum())
-    beyond = max(1.0, left / (load.size - 2)) if load.size > 2 else 1.0  # noqa: PLR2004 - a line takes two
-    crossing = middle - scale * float(beta[0] / beta[1]) if beta[1] > 0 else math.nan
-    saturated = min((probe.load for probe in probes if probe.is_saturated), default=math.inf)
-    if not load.min() / OUTSIDE <= crossing <= min(load.max() * OUTSIDE, saturated):
+    return line
+
+
+def _chosen(
+    probes: Sequence[Probe], place: int, bracket: tuple[float, float], center: float, line: Line | None
+) -> list[Probe]:
+    """Those near the limit by the line so far; on a side without any the nearest there is."""
+    usable = [
+        probe
+        for probe in probes
+        if probe.bad[place].n and not probe.is_saturated and center / WINDOW <= probe.load <= center * WINDOW
+    ]
+    near = [probe for probe in usable if line is None or abs(line.distance(probe.load)) <= NEAR]
+    if not any(probe.load <= bracket[0] for probe in near):
+        near += [probe for probe in usable if probe.load == bracket[0]]
+    if not any(probe.load >= bracket[1] for probe in near):
+        near += [probe for probe in usable if probe.load == bracket[1]]
+    return near
+
+
+def _excess(probes: Sequence[Probe], place: int) -> dict[float, float]:
+    """By load, lowest first: how many more bad requests were seen than allowed."""
+    found = dict.fromkeys(sorted({probe.load for probe in probes}), 0.0)
+    for probe in probes:
+        one = probe.bad[place]
+        found[probe.load] += one.count - one.allowed * one.n
+    return found
+
+
+def _bracket(probes: Sequence[Probe], place: int) -> tuple[float, float] | None:
+    """The highest load below which more bad requests were allowed than seen, the lowest load above which fewer were."""
+    by_load = _excess(probes, place)
+    loads, excess = list(by_load), list(by_load.values())
+    if not (min(excess) <= 0 < max(excess)):
         return None
-    turn = np.diag([1.0, 1 / scale])
-    return Line(
-        middle,
-        float(beta[0]),
-        float(beta[1] / scale),
-        turn @ np.linalg.inv(information) @ turn * beyond,
-        load.size,
+    # the cut with the least evidence against it
+    loss = [
+        sum(max(0.0, e) for e in excess[:i]) + sum(max(0.0, -e) for e in excess[i:])
+        for i in range(1, len(loads))
+    ]
+    cut = int(np.argmin(loss)) + 1
+    return loads[cut - 1], loads[cut]
+
+
+def _fit(probes: Sequence[Probe], place: int) -> Line | None:
+    """Quasi-Poisson regression; the covariance is the sandwich of the batches (Huber; Newey and West with one lag)."""
+    if len({probe.load for probe in probes}) < 2:  # noqa: PLR2004 - a line
+        return None
+    each = [probe.bad[place] for probe in probes]
+    load = np.array([probe.load for probe in probes])
+    n, count, allowed = (
+        np.array([one.n for one in each]),
+        np.array([one.count for one in each], np.float64),
+        each[0].allowed,
     )
+    if count.sum() < LEAST_BAD:
+        return None
+    base = allowed * n
+    middle = float(np.average(load, weights=n))
+    x = np.stack([np.ones(load.size), load / middle - 1], axis=1)
+    prior = np.array([0.0, 1 / SLOPE_SPREAD**2])
+    beta = np.array([math.log((count.sum() + 0.5) / base.sum()), SLOPE])
+    phi = 1.0
+    for i in range(_ITERATIONS):
+        eta = np.clip(x @ beta, -8, 8)
+        mean, damp = base * np.exp(eta), np.exp(-SPREADS * eta)
+        if i % 5 == 0:
+            phi = _inflation(each, mean / n, damp)
+        information = x.T @ ((mean * damp)[:, None] * x) / phi + np.diag(prior)
+        score = x.T @ ((count - mean) * damp) / phi - prior * (beta - [0.0, SLOPE])
+        step = np.linalg.solve(information, score)
+        beta = beta + np.clip(step, -2, 2)
+        if i >= 10 and float(np.abs(step).max()) < 1e-6:  # noqa: PLR2004 - as good as none
+            break
+    if beta[1] <= 0:
+        return None
+    near = np.where(np.abs(np.log((count + 0.5) / (base + 0.5))) <= NEAR, np.minimum(count, base) / phi, 0.0)
+    above = load > middle * (1 - beta[0] / beta[1])
+    effective = 2 * min(float(near[above].sum()), float(near[~above].sum()))
+    covariance = np.linalg.inv(information)
+    between = float((damp * (count - mean) ** 2 / mean).sum()) / phi / max(1, load.size - 2)
+    covariance *= max(1.0, between) if load.size > 3 else 1.0  # noqa: PLR2004
+    turn = np.diag([1.0, 1 / middle])
+    return Line(
+        middle, float(beta[0]), float(beta[1] / middle), turn @ covariance @ turn, load.size, effective
+    )
+
+
+def _inflation(each: Sequence[Bad], rates: Floats, damp: Floats) -> float:
+    """Of all batches together, over what the fitted load explains."""
+    squares = lags = expected = 0.0
+    for one, rate, weight in zip(each, rates.tolist(), damp.tolist(), strict=True):
+        sizes = np.array(one.sizes)
+        off = np.array(one.bad) - one.share * sizes
+        squares += weight * float(np.square(off).sum()) / (1 - 1 / sizes.size)
+        lags += weight * float((off[1:] * off[:-1]).sum())
+        expected += rate * one.n
+    return max(1.0, (squares + 2 * max(0.0, lags)) / expected)
 
 
 def _log_share(one: Bad) -> float:

@@ -8,20 +8,30 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from loadgen.analysis import intervals
-from loadgen.analysis.capacity import Answer, Bad, Capacity, Line, Probe, Settings, capacity_of, lines
+from loadgen.analysis.capacity import (
+    Answer,
+    Bad,
+    Capacity,
+    Line,
+    Probe,
+    Settings,
+    batched,
+    capacity_of,
+    filling_seconds,
+    lines,
+)
 from loadgen.analysis.slo import Measured, after_filling, bad_requests, estimate, measured_of
 from loadgen.analysis.summary import summarise
 from loadgen.records import LoadgenError
 from loadgen.runread import read_run
-from loadgen.traffic.objective import parse_objective
+from loadgen.traffic.objective import TIMES, parse_objective
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
 FORMAT = 1
 JOURNAL, PROBES, RESULT, PAGE = "capacity.json", "probes", "result.json", "capacity.html"
-FILLING = 0.2  # of a probe: it begins from empty, and queues take time to fill
 CLIENT = frozenset({"client_bound"})
 _KEYS = {
     "format",
@@ -62,8 +72,18 @@ class ProbeRow:
 
     @property
     def client_bound(self) -> bool:
-        """Whether the client was the limit: then it says nothing of the server."""
-        return bool(CLIENT & set(self.doubts)) and not self.probe.is_saturated
+        """Whether an objective was missed while the client was at its limit: that says nothing of the server."""
+        return bool(CLIENT & set(self.doubts)) and self.probe.distance > 0 and not self.probe.is_saturated
+
+
+def usable(rows: Sequence[ProbeRow]) -> list[Probe]:
+    """The probes that say something of the server."""
+    return [row.probe for row in rows if not row.client_bound]
+
+
+def is_client_limit(rows: Sequence[ProbeRow]) -> bool:
+    """Whether two probes in a row were the client's: one may be an accident."""
+    return len(rows) >= 2 and all(row.client_bound for row in rows[-2:])  # noqa: PLR2004 - in a row
 
 
 def read_journal(path: Path) -> dict[str, Any]:
@@ -86,7 +106,10 @@ def probe_row(path: Path, entry: dict[str, Any], objectives: list[str]) -> Probe
     run = read_run(path / entry["folder"])
     whole = measured_of(run, objectives)
     summary = summarise(run, objectives, frame=whole.frame)
-    seen = after_filling(whole, FILLING)
+    seconds = sum(part.load_ns for part in whole.parts) / 1e9  # less than was planned where it was cut
+    limits = [one.threshold / 1e9 for one in map(parse_objective, objectives) if one.metric in TIMES]
+    limit_s = max(limits) if len(limits) == len(objectives) else None
+    seen = after_filling(whole, filling_seconds(seconds, limit_s) / seconds if seconds else 0.0)
     bad, observed = [], []
     for text in objectives:
         one, found = _bad(text, seen), estimate(parse_objective(text).figure, seen)
@@ -96,19 +119,14 @@ def probe_row(path: Path, entry: dict[str, Any], objectives: list[str]) -> Probe
         )
         observed.append(Observed(text, parse_objective(text).metric, value, low, high, one.count, one.n))
     codes = tuple(dict.fromkeys(doubt["code"] for doubt in summary["doubts"]))
-    probe = Probe(entry["load"], entry["seconds"], tuple(bad))
+    probe = Probe(entry["load"], min(entry["seconds"], seconds), tuple(bad))
     return ProbeRow(probe, entry["folder"], tuple(observed), summary["total"]["achieved_per_s"], codes)
 
 
 def _bad(text: str, seen: Measured) -> Bad:
     objective = parse_objective(text)
     found = bad_requests(objective, seen)
-    n, count = int(found.bad.size), int(np.count_nonzero(found.bad))
-    if found.values is not None:
-        spread = intervals.quantile([found.values], 1 - found.allowed).effective_n
-    else:
-        spread = intervals.share([found.bad]).effective_n
-    return Bad(found.allowed, count, n, n / spread if spread else 1.0)
+    return batched(found.allowed, found.bad)
 
 
 def read_capacity(path: Path) -> dict[str, Any]:
@@ -119,9 +137,9 @@ def read_capacity(path: Path) -> dict[str, Any]:
     if journal["settings"] is None or not rows:
         raise LoadgenError(f"{path}: no probe was finished; begin a new search")
     settings = Settings(**journal["settings"])
-    probes = [row.probe for row in rows]
-    known = capacity_of(settings, probes)
-    if rows[-1].client_bound and known.answer is not Answer.FOUND:
+    probes = usable(rows)
+    known = capacity_of(settings, probes) if probes else Capacity(Answer.UNDECIDED, None, None, None)
+    if is_client_limit(rows) and known.answer is not Answer.FOUND:
         known = Capacity(Answer.CLIENT, None, known.low, None, None, known.seconds)
     fitted = lines(probes)
     limiting = None if known.objective is None else journal["objectives"][known.objective]

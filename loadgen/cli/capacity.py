@@ -61,7 +61,7 @@ def begin(
     ] = None,
     precision: Annotated[
         str, typer.Option(help="Half the interval over the capacity at which the search ends.")
-    ] = "3%",
+    ] = "4%",
     within: Annotated[str, typer.Option(help="The longest time of load, all probes together.")] = "10m",
     probe: Annotated[
         str | None,

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from loadgen.analysis.capacity import Capacity, Next, Settings, next_step
-from loadgen.analysis.capacity_result import FORMAT, JOURNAL, PROBES, ProbeRow, probe_row
+from loadgen.analysis.capacity_result import (
+    FORMAT,
+    JOURNAL,
+    PROBES,
+    ProbeRow,
+    is_client_limit,
+    probe_row,
+    usable,
+)
 from loadgen.lab.run import Order, measure
 from loadgen.lab.steady import WINDOW_NS, warm
 from loadgen.records import LoadgenError, NotWrittenError
@@ -33,7 +41,7 @@ if TYPE_CHECKING:
 _READY_NS = 60 * 10**9
 _WARM_NS = 30 * 10**9
 _OF_MEDIAN = 0.5  # of the rate that one request at a time would make: where a search begins
-_BACKLOG, _LEAST_BACKLOG = 3.0, 200  # requests in flight: of those that the limit allows at this rate
+_BACKLOG, _LEAST_BACKLOG = 10.0, 200  # requests in flight: of those that the limit allows at this rate
 _DEFAULT_BACKLOG_S = 10.0
 _LEAST_PROBE = 100  # requests that the first probe should have
 
@@ -46,7 +54,7 @@ class Asked:
     users: bool = False
     first: float | None = None
     most: float = 100_000.0
-    precision: float = 0.03
+    precision: float = 0.04
     within_s: float = 600.0
     probe_s: float | None = None
 
@@ -189,8 +197,8 @@ class _Search:
         if settings is None:
             return False
         while True:
-            step = next_step(settings, [row.probe for row in self.rows])
-            if isinstance(step, Capacity) or any(row.client_bound for row in self.rows[-1:]):
+            step = next_step(settings, usable(self.rows))
+            if isinstance(step, Capacity) or is_client_limit(self.rows):
                 self._save("finished")
                 return True
             self.say(
@@ -212,9 +220,10 @@ class _Search:
     def _so_far(self, settings: Settings) -> str:
         from loadgen.analysis.capacity import capacity_of
 
-        if not self.rows:
+        probes = usable(self.rows)
+        if not probes:
             return ""
-        known = capacity_of(settings, [row.probe for row in self.rows])
+        known = capacity_of(settings, probes)
         left = f"at most {max(0.0, settings.within_seconds - known.seconds):.0f} s of load to go"
         return (
             f"; so far about {self._shown(known.value)}, {left}" if known.value is not None else f"; {left}"

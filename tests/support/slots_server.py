@@ -20,15 +20,27 @@ def make_app(slots=4, mean_s=0.04, seed=1):
         await request.json()
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         async with free:
-            took = rng.expovariate(1 / mean_s)
-            await asyncio.sleep(took * 0.25)
+            took, clock = rng.expovariate(1 / mean_s), asyncio.get_running_loop().time
+            begin = clock()
+            await asyncio.sleep(took / CHUNKS)
             await response.prepare(request)
             for i in range(CHUNKS):
-                choice = {"index": 0, "delta": {"content": f" t{i}"}, "finish_reason": None if i < CHUNKS - 1 else "stop"}
-                chunk = {"id": "c", "object": "chat.completion.chunk", "created": 0, "model": "slots", "choices": [choice]}
+                choice = {
+                    "index": 0,
+                    "delta": {"content": f" t{i}"},
+                    "finish_reason": None if i < CHUNKS - 1 else "stop",
+                }
+                chunk = {
+                    "id": "c",
+                    "object": "chat.completion.chunk",
+                    "created": 0,
+                    "model": "slots",
+                    "choices": [choice],
+                }
                 await response.write(b"data: " + json.dumps(chunk).encode() + b"\n\n")
                 if i < CHUNKS - 1:
-                    await asyncio.sleep(took * 0.25)
+                    # until a moment, not for a time: late timers do not add up
+                    await asyncio.sleep(max(0.0, begin + took * (i + 2) / CHUNKS - clock()))
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
         return response
