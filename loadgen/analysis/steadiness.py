@@ -215,7 +215,7 @@ def _unsteady(told: dict[str, Any], rows: Frame, start: int, end: int, steady: d
     if not reasons and steady["state"] == State.NEVER_SETTLED:
         names = {"service": "service time", "throughput": "answers/s"}
         changed = [name for key, name in names.items() if steady[key] == State.NEVER_SETTLED]
-        reasons.append(f"the level of {' and '.join(changed)} changed again and again")
+        reasons.append(f"{' and '.join(changed)} did not settle at one level")
     if not reasons:
         return []
     hint = "see latency over time in report.html; find what disturbed the server, or measure for longer"

@@ -87,6 +87,7 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         stream_notes=words.stream_notes,
         goodput_line=words.goodput_line,
         network_line=words.network_line,
+        steady_lines=[] if several else words.steady_lines(summary),
         burst_lines=[] if several else words.burst_lines(summary),
         titles={name: TITLES[name] for name in TITLES if name in figures},
         facts={

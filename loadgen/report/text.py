@@ -36,6 +36,7 @@ from loadgen.report.words import (
     share,
     spread_rows,
     statuses,
+    steady_lines,
     stream_line,
     stream_notes,
     time_line,
@@ -220,7 +221,8 @@ def _counts(summary: dict[str, Any], console: Console) -> None:
 def _plan(summary: dict[str, Any], console: Console) -> None:
     if "runs" in summary:
         return
-    lines = [f"drain  {line}" for line in drain_lines(summary)]
+    lines = [f"steady  {line}" for line in steady_lines(summary)]
+    lines += [f"drain  {line}" for line in drain_lines(summary)]
     lines += [f"plan  {line}" for line in burst_lines(summary)]
     for at, line in enumerate(lines):
         if not at:

@@ -8,6 +8,7 @@ from typing import Any
 
 from loadgen.analysis.repeats import Stop
 from loadgen.analysis.slo import Reason
+from loadgen.analysis.steady_state import State
 from loadgen.analysis.words import amount
 from loadgen.traffic.objective import DURATIONS, RATES, SHARES, TIMES
 from loadgen.units import show_bytes, show_ns
@@ -427,6 +428,33 @@ def drain_lines(summary: dict[str, Any]) -> list[str]:
         for phase in summary["phases"]
         if phase["measured"] and phase["drain_ns"] is not None
     ]
+
+
+_STEADY = {
+    State.SETTLED: "steady from its start",
+    State.WARMING_UP: "steady only later",
+    State.DRIFT: "no steady state: it drifts",
+    State.NEVER_SETTLED: "no steady state: it never settled",
+    State.TOO_LITTLE_DATA: "not looked for: too few requests",
+    State.NOT_CONSTANT: "not looked for: the planned rate is not constant",
+}
+
+
+def steady_lines(summary: dict[str, Any]) -> list[str]:
+    """The declared and the detected steady window of each measured phase, with the latencies in each."""
+    return [
+        f"{phase['name']}: {_STEADY[State(steady['state'])]}; declared {_stretch(steady['declared'])}; "
+        f"detected {_stretch(steady['detected']) if steady['detected'] else 'none'}"
+        for phase in summary["phases"]
+        if (steady := phase.get("steady"))
+    ]
+
+
+def _stretch(window: dict[str, Any]) -> str:
+    return (
+        f"{window['start_ns'] / 1e9:.2f} to {window['end_ns'] / 1e9:.2f} s, P50 {duration(window['p50_ns'])}, "
+        f"P99 {duration(window['p99_ns'])}"
+    )
 
 
 def burst_line(plan: dict[str, Any]) -> str:

@@ -310,19 +310,63 @@ def test_users_in_step_and_bursts_are_not_called_unsteady(tmp_path):
     assert "unsteady" not in found(tmp_path / "bursts", bursts)[0]
 
 
-def test_drift_is_not_called_unsteady_as_well(tmp_path):
-    rows = [row(i * 10 * MS, (30 if i < 400 else 10) * MS) for i in range(1000)]
-    doubts, _ = found(tmp_path, rows)
-    assert "drift" in doubts
-    assert "unsteady" not in doubts
+@pytest.mark.parametrize("loop", ["open", "closed"])
+def test_a_phase_that_gets_slower_all_along_drifts(tmp_path, loop):
+    rows = [row(i * 10 * MS, 10 * MS + i * 10_000) for i in range(1000)]
+    phases = [phase(loop=loop, users=4, planned=1000 if loop == "open" else None), WARM]
+    doubts, summary = found(tmp_path, rows, phases)
+    assert "from 11.7 ms in the first third to 18.3 ms in the last" in doubts["drift"]["text"]
+    assert not {"unsteady", "warm_up"} & doubts.keys()
+    assert summary["phases"][0]["steady"]["detected"] is None
 
 
 @pytest.mark.parametrize("loop", ["open", "closed"])
-def test_drift_between_thirds(tmp_path, loop):
+def test_warm_up_in_a_measured_phase_is_told_with_both_windows(tmp_path, loop):
     rows = [row(i * 10 * MS, (30 if i < 400 else 10) * MS) for i in range(1000)]
     phases = [phase(loop=loop, users=4, planned=1000 if loop == "open" else None), WARM]
-    text = found(tmp_path, rows, phases)[0]["drift"]["text"]
-    assert "from 30 ms in the first third to 10 ms in the last" in text
+    doubts, summary = found(tmp_path, rows, phases)
+    assert doubts["warm_up"]["text"] == (
+        "phase steady: its first 4 s were warm-up: median latency 10 ms in the declared window (0.000 s to 10.000 s of the "
+        "run), 10 ms in the detected steady window (4.000 s to 10.000 s of the run)"
+    )
+    assert doubts["warm_up"]["hint"] == "the figures are of the declared window: warm up for 4 s longer"
+    assert not {"unsteady", "drift"} & doubts.keys()
+    steady = summary["phases"][0]["steady"]
+    assert (steady["state"], steady["service"], steady["throughput"]) == (
+        "warming_up",
+        "warming_up",
+        "settled",
+    )
+    assert steady["declared"] == {
+        "start_ns": 0,
+        "end_ns": 10 * S,
+        "n": 1000,
+        "p50_ns": 10 * MS,
+        "p99_ns": 30 * MS,
+    }
+    assert steady["detected"] == {
+        "start_ns": 4 * S,
+        "end_ns": 10 * S,
+        "n": 600,
+        "p50_ns": 10 * MS,
+        "p99_ns": 10 * MS,
+    }
+    assert summary["total"]["latency_ns"]["p99"] == 30 * MS  # figures stay those of the declared window
+
+
+def test_no_steady_window_is_looked_for_where_the_planned_rate_changes(tmp_path):
+    """The rates as the profile states them decide; of older runs, which do not tell, the due times."""
+    rows = [row(i * 10 * MS, (30 if i < 400 else 10) * MS) for i in range(1000)]
+    flat, ramp = [[100.0, 100.0], [100.0, 100.0]], [[90.0, 110.0]]
+    for name, rates, state in (
+        ("flat", flat, "warming_up"),
+        ("ramp", ramp, "not_constant"),
+        ("old", None, "warming_up"),
+    ):
+        doubts, summary = found(tmp_path / name, rows, [phase(planned=1000, rates=rates), WARM])
+        assert summary["phases"][0]["steady"]["state"] == state
+        assert ("warm_up" in doubts) == (state == "warming_up")
+        assert summary["phases"][1]["steady"] is None
 
 
 def test_a_ramp_is_no_drift(tmp_path):
