@@ -54,7 +54,7 @@ def _of_state(told: dict[str, Any], steady: dict[str, Any], rows: Frame, start: 
     if state == State.WARMING_UP:
         return [_warm_up(told, steady)]
     if state == State.DRIFT:
-        return [_drift(told, rows, start, end)]
+        return [_drift(told, steady, rows, start, end)]
     if state == State.NOT_CONSTANT or (is_open and not _constant(rows.due_ns, start, end)):
         return []
     return _unsteady(told, rows, start, end, steady)
@@ -174,7 +174,7 @@ def _seconds(ns: int) -> str:
     return f"{ns / 1e9:.3f} s"
 
 
-def _drift(told: dict[str, Any], rows: Frame, start: int, end: int) -> Doubt:
+def _drift(told: dict[str, Any], steady: dict[str, Any], rows: Frame, start: int, end: int) -> Doubt:
     ok, third = rows.where(rows.ok & rows.sent), (end - start) // 3
     at, service = ok.due_ns if told["loop"] == "open" else ok.sent_ns, ok.service_ns
     first, last = service[at < start + third], service[at >= end - third]
@@ -183,6 +183,9 @@ def _drift(told: dict[str, Any], rows: Frame, start: int, end: int) -> Doubt:
         f"phase {told['name']}: median service time went from {show_ns(a)} in the first third "
         f"to {show_ns(b)} in the last"
     )
+    if steady["service"] != State.DRIFT:
+        b, a = _counts(ok.done_ns, start, end, 3)[[0, 2]].tolist()  # the more answers, the faster
+        text = f"phase {told['name']}: {_per_s(b * 1e9 / third)} answers/s in the first third, {_per_s(a * 1e9 / third)} in the last"
     less = "lower the rate" if told["loop"] == "open" else "use fewer users"
     hint = "warm up for longer" if a > b else f"the server slowed down: no steady state, {less}"
     return Doubt("drift", text, hint)

@@ -5,7 +5,7 @@ The rule, for each of the two signals (docs/steady-state.md: its error rates by 
 1. One level or not: the CUSUM test for a change of the mean (Ploberger and Kraemer 1992; of one level the statistic is
    the largest distance from 0 of a Brownian bridge).  Its variance has the dependence of requests in it: it comes from
    the means of equal parts, by the differences of neighbours (von Neumann 1941), without the largest, so that neither
-   a trend nor a jump hides itself.
+   a trend nor jumps hide themselves.
 2. If not, MSER (White 1997), on means of 5 requests and more, says how much of the beginning to cut, again until the
    rest passes 1: `warming_up`, if the rest is at least half.
 3. Otherwise `drift` when the means of the parts have a trend (Mann-Kendall), else `never_settled`.
@@ -28,8 +28,8 @@ from loadgen.analysis.percentiles import quantile
 Floats = npt.NDArray[np.float64]
 
 GROUPS = 20  # parts of the whole for the variance and the trend
-CRITICAL = 1.73  # the Brownian bridge goes beyond in 0.5 % (Kolmogorov)
-KEPT, TRIMMED = (
+CRITICAL = 1.95  # the Brownian bridge goes beyond in 0.1 % (Kolmogorov); dependence makes that up to 5 %
+KEPT, TRIMMED = 0.6, 0.24  # of squared differences of neighbours; their mean against all (normal, by simulation)
     0.8,
     0.47,
 )  # of squared differences of neighbours; their mean against all (normal, by simulation)
