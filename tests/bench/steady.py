@@ -73,9 +73,9 @@ CASES = {name: (law, None) for name, law in STEADY.items()} | MOVING
 
 
 def found(law, runs, n, rng):
-    """The steady state of each of `runs` phases of `n` requests at PER_S, even arrivals; service is 10 ms a unit."""
-    at = np.arange(n) * (S // PER_S)
+    """The steady state of each of `runs` phases of `n` requests at PER_S, Poisson arrivals; service is 10 ms a unit."""
     for times in law(runs, n, rng):
+        at = np.sort(rng.integers(0, n * S // PER_S, n))
         took = np.maximum(times * 10 * MS, 1).astype(np.int64)
         yield steady_state(at, took, at + took, took, (0, n * S // PER_S), constant=True)
 

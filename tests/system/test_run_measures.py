@@ -178,6 +178,23 @@ def test_a_server_that_gets_faster_all_along_is_said_to_drift(run):
     assert doubt["hint"] == "warm up for longer"
 
 
+def test_no_steady_window_is_looked_for_in_a_ramp(run):
+    """The planned rates are in run.json: a mild ramp that no test of 120 arrivals could tell from one rate."""
+    text = (
+        "name: t\nkinds: {k: {model: m, length: 4}}\nphases:\n"
+        "  - {name: flat, open: {rate: [{duration: 1s, at: 250/s}]}}\n"
+        "  - {name: ramp, open: {rate: [{duration: 1s, from: 110/s, to: 130/s}]}}\n"
+    )
+    with Mock(lambda _: (0.0, 200, None)) as mock:
+        _, summary, out = run(text, mock)
+    told = json.loads((out / "run.json").read_text())["phases"]
+    assert [phase["rates"] for phase in told] == [[[250.0, 250.0]], [[110.0, 130.0]]]
+    flat, ramp = (phase["steady"] for phase in summary["phases"])
+    assert flat["state"] not in ("not_constant", "too_little_data")
+    assert (ramp["state"], ramp["detected"]) == ("not_constant", None)
+    assert ramp["declared"]["n"] == summary["phases"][1]["counts"]["ok"]
+
+
 def test_a_model_can_be_ready_while_the_server_is_not(run):
     """Case 20: the model's own readiness is what counts; both are written down."""
     with Mock(server_ready=False) as mock:
