@@ -293,4 +293,5 @@ class NotWrittenError(NotMeasuredError):
 
     def __init__(self, path: object, why: OSError, hint: str = "") -> None:
         """`hint`: what to do about it."""
+        self.why = why
         super().__init__(f"cannot write {path}: {why.strerror or why}" + (f"; {hint}" if hint else ""))

@@ -57,8 +57,10 @@ _MOST_STREAMS = 1024  # rows of streams.arrow in one batch
 OUTCOMES = [outcome.name.lower() for outcome in Outcome]
 
 
-def make_run_folder(name: str, out: Path | None, started: str) -> Path:
+def make_run_folder(name: str, out: Path | None, started: str, claim: str = RUN) -> Path:
     """Makes the folder of a new run: `out` if given, else runs/<time>-<name>, escaped and never one twice.
+
+    `claim` is the file that is made in it at once.
 
     Raises LoadgenError if `out` exists and is not an empty folder, NotWrittenError if it cannot be made or written.
     """
@@ -77,7 +79,7 @@ def make_run_folder(name: str, out: Path | None, started: str) -> Path:
                     raise LoadgenError(
                         f"output {path}: exists already; name a folder that does not exist with --out"
                     ) from None
-            (path / RUN).open("x").close()  # the claim: of two runs with one --out, one gets it
+            (path / claim).open("x").close()  # the claim: of two runs with one --out, one gets it
             return path
     except FileExistsError:
         raise LoadgenError(

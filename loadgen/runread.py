@@ -137,6 +137,8 @@ def _read_info(path: Path) -> dict[str, Any]:
         info = json.loads((path / RUN).read_text(encoding="utf-8"))
     except FileNotFoundError:
         hint = f"; it is a sweep's: loadgen sweep show {path}" if (path / "sweep.json").exists() else ""
+        if (path / "repeat.json").exists():
+            hint = f"; it holds repeats: name one of them, e.g. {path / '1'}"
         raise LoadgenError(f"{path}: not a run folder (no {RUN} in it){hint}") from None
     except NotADirectoryError:
         raise LoadgenError(f"{path}: not a run folder but a file") from None

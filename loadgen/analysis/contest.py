@@ -1,13 +1,11 @@
 """Which candidate is best, and how sure that is, from few repeats in rounds.
 
-Every candidate meets every load once a round, so what a round had in common (a warm machine, a busy neighbour) is
-taken out: for each load the figures are fitted as candidate + round, and what is left over is the noise, pooled
-over the candidates because three repeats of one say next to nothing about it (a randomised complete block design;
-Montgomery, "Design and Analysis of Experiments", chapter 4).  Times and rates are compared as ratios (logarithms).
+For each load the figures are fitted as candidate + round (analysis.blocks), the noise pooled over the candidates
+because three repeats of one say next to nothing about it.  Times and rates are compared as ratios (logarithms).
 From that fit the true means are drawn, variance first (scaled inverse chi-square), shrunk towards each other as
-much as the noise explains their spread; each draw has its winner: the share of the draws a candidate wins is the probability that it is the best.  The limit: one noise for all
-candidates of a load; one that is far less steady than the others is believed too much.  This module must not know
-what the candidates are.
+much as the noise explains their spread; each draw has its winner: the share of the draws a candidate wins is the
+probability that it is the best.  The limit: one noise for all candidates of a load; one that is far less steady than
+the others is believed too much.
 """
 
 from collections.abc import Callable
@@ -15,52 +13,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from loadgen.analysis.blocks import Floats, fit, means
+from loadgen.histogram import nearest_rank
+
 DRAWS = 4000
 CLEAR = 0.95
 CLOSE = 0.03  # a difference that is not worth another night
 LEAST_SPREAD = 4
-_PASSES = 50
 _MOST_LOG = 300.0
-
-
-@dataclass(frozen=True, slots=True)
-class Fit:
-    """Of one load: candidates' means (NaN: nothing measured; inf: never succeeded), the noise, its freedom."""
-
-    mean: Floats
-    count: npt.NDArray[np.int64]
-    variance: float
-    freedom: int
-    ratios: bool  # the means are logarithms
-
-
-def fit(values: Floats) -> Fit:
-    """`values` are candidates x rounds, NaN where nothing was measured, inf where none succeeded."""
-    endless = np.asarray(np.isinf(values).any(axis=1))
-    there = np.isfinite(values) & ~endless[:, None]
-    ratios = bool((values[there] > 0).all())
-    y = np.where(there, np.log(np.where(there & ratios, values, 1.0)) if ratios else values, 0.0)
-    of_row, of_round = there.sum(axis=1), there.sum(axis=0)
-    mean, drift = np.zeros(len(values)), np.zeros(values.shape[1])
-    several = (of_row > 0).sum() > 1  # of one alone, its rounds cannot be told from noise
-    for _ in range(_PASSES):  # exact at once when nothing is missing
-        mean = (np.where(there, y - drift, 0).sum(axis=1)) / np.maximum(of_row, 1)
-        drift = several * (np.where(there, y - mean[:, None], 0).sum(axis=0)) / np.maximum(of_round, 1)
-        drift -= drift[of_round > 0].mean() if (of_round > 0).any() else 0.0
-    left = np.where(there, y - mean[:, None] - drift, 0.0)
-    freedom = int(there.sum() - (of_row > 0).sum() - several * max(0, (of_round > 0).sum() - 1))
-    variance = float((left**2).sum() / freedom) if freedom > 0 else np.nan
-    mean = np.where(endless, np.inf, np.where(of_row > 0, mean, np.nan))
-    return Fit(mean, of_row, variance, freedom, ratios)
-
-
-def means(values: Floats) -> Floats:
-    """Of candidates x loads x rounds: the fitted means, candidates x loads, in the figures' own unit."""
-    found = [fit(values[:, load]) for load in range(values.shape[1])]
-    return np.stack([np.exp(one.mean) if one.ratios else one.mean for one in found], axis=1)
 
 
 def drawn(values: Floats, rng: np.random.Generator, draws: int = DRAWS) -> Floats:
@@ -158,7 +119,7 @@ def contest(figures: Floats, score: Score, seed: int = 0, *, rivals: Score | Non
     wins = (scores == top[:, None]) & (top[:, None] > 0)
     shares = (wins / np.maximum(wins.sum(axis=1), 1)[:, None]).mean(axis=0)
     lost = np.where(top > 0, 1 - scores[:, best] / np.where(top > 0, top, 1), 0.0)
-    return Outcome(told, best, shares, float(np.quantile(lost, CLEAR)), scores)
+    return Outcome(told, best, shares, float(nearest_rank(np.sort(lost), CLEAR)), scores)
 
 
 def effect(outcome: Outcome, groups: list[list[int]]) -> list[tuple[float | None, float | None]]:

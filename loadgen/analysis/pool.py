@@ -11,6 +11,8 @@ from typing import Any
 from loadgen.records import LoadgenError
 from loadgen.runread import Run
 
+WHOLE = ("finished", "interrupted")  # whose records are all there
+
 
 @dataclass(frozen=True, slots=True)
 class _Pool(Run):
@@ -39,9 +41,10 @@ class _Pool(Run):
 
 
 def pool(runs: Sequence[Run]) -> Run:
-    """One or more finished runs, each of one sender, as one; their doubts stay their own.
+    """One or more runs as one; their doubts stay their own, and a first request is that of the run where it was slowest.
 
-    Raises LoadgenError where their kinds differ: their requests are not alike.
+    Raises LoadgenError where their kinds differ: their requests are not alike; and of several on one that was killed or
+    given up: what became of its last requests is known of a run by itself only.
     """
     first = runs[0]
     kinds = [kind["name"] for kind in first.info.get("kinds", [])]
@@ -52,6 +55,11 @@ def pool(runs: Sequence[Run]) -> Run:
             )
     if len(runs) == 1:
         return first
+    for run in runs:
+        if run.info.get("status") not in WHOLE:
+            raise LoadgenError(
+                f"{run.path}: its status is {run.info.get('status')}; judged together are: {', '.join(WHOLE)}"
+            )
     phases: list[dict[str, Any]] = []
     server: list[dict[str, Any]] = []
     for place, run in enumerate(runs):
@@ -60,7 +68,11 @@ def pool(runs: Sequence[Run]) -> Run:
             for phase in run.info.get("phases", [])
         ]
         server += [line | {"phase": _name(place, line.get("phase"))} for line in run.server]
-    info = first.info | {"phases": phases, "doubts": []}
+    asked = [run.info.get("first_request_ns") or {} for run in runs]
+    slowest = {
+        kind: max((one[kind] for one in asked if one.get(kind) is not None), default=None) for kind in kinds
+    }
+    info = first.info | {"phases": phases, "doubts": [], "first_request_ns": slowest}
     return _Pool(first.path, info, [], sum(run.rows for run in runs), server, runs=tuple(runs))
 
 

@@ -118,6 +118,7 @@ class Measured:
     objectives: list[str]
     bounds: list[Bound]
     stream_kinds: list[int]
+    alpha: float = ALPHA  # of the intervals: 0.05 for 95 %
 
     @property
     def kinds(self) -> list[str]:
@@ -135,7 +136,8 @@ class SloRow:
     """An objective and what became of it.
 
     `observed` is null where it is infinite or was not measured; `interval` holds [low, high] (an unbounded end null)
-    and is null where there is none: of facts, and where nothing can be said.  `phase`: which one the row is of, the
+    and is null where there is none: of facts, and where nothing can be said.
+    `level`: the share of such intervals that hold the truth, 0.95 unless the run was looked at several times.  `phase`: which one the row is of, the
     worst of `phases` that were judged; null where all are pooled.  `lost`: requests that never succeeded and count as
     infinitely late; `unknown`: requests whose end is not known.  Undecided, `reason` says why, `needed` how many
     requests a pass takes, `more_s` about how many more seconds like these would settle it.
@@ -149,6 +151,7 @@ class SloRow:
     phase: str | None
     phases: int
     interval: tuple[float | None, float | None] | None
+    level: float | None
     method: intervals.Method | None
     effective_n: float | None
     reason: Reason | None
@@ -176,11 +179,15 @@ class _Evidence:
 
 
 def measured_of(
-    run: Run | Path | str, objectives: list[str] | None = None, frame: Frame | None = None
+    run: Run | Path | str,
+    objectives: list[str] | None = None,
+    frame: Frame | None = None,
+    alpha: float = ALPHA,
 ) -> Measured:
     """Reads a run folder for its figures, also one cut short.
 
-    `objectives` replaces those the profile stated; `frame` holds the run's rows when they were read already.
+    `objectives` replaces those the profile stated; `frame` holds the run's rows when they were read already; `alpha`
+    is the share of intervals that may miss the truth.
     Raises LoadgenError when the folder is no run or an objective cannot be read.
     """
     run = run if isinstance(run, Run) else read_run(Path(run))
@@ -205,6 +212,7 @@ def measured_of(
         objectives=wanted,
         bounds=bounds_of(wanted, [kind["name"] for kind in kinds], streams, [own_name(p) for p in phases]),
         stream_kinds=streams,
+        alpha=alpha,
     )
 
 
@@ -313,6 +321,57 @@ def after_filling(seen: Measured, share: float) -> Measured:
     return replace(seen, parts=parts)
 
 
+@dataclass(frozen=True, slots=True)
+class IntervalRow:
+    """A figure of a measured phase with its interval, which holds the truth in a share `level` of runs.
+
+    Times are of the successes, as in the tables.  `low` and `high` are null where the run does not bound the figure on
+    that side; `more_s`: about how many more seconds like these would.
+    """
+
+    phase: str
+    figure: str
+    metric: str
+    value: float | None
+    low: float | None
+    high: float | None
+    level: float
+    method: intervals.Method | None
+    n: int
+    effective_n: float | None
+    more_s: float | None
+
+
+def interval_rows(seen: Measured) -> list[IntervalRow]:
+    """P50, P99 and mean of latency, the failure rate and the rate of each measured phase, with their intervals."""
+    return [row for phase in seen.phases for row in _interval_rows(phase, seen)]
+
+
+def _interval_rows(phase: str, seen: Measured) -> list[IntervalRow]:
+    parts = [part for part in seen.parts if part.phase == phase]
+    ok = _by_run([_in_order(part.rows.latency_ns, part.rows.ok, part) for part in parts], parts)
+    span_s = sum(part.load_ns for part in parts) / 1e9
+    shares = [Figure(metric, phase=phase) for metric in ("failure rate", "requests/s")]
+    found = [(Figure("latency", q, phase=phase), _statistic(ok, q, seen.alpha)) for q in (0.5, 0.99, None)]
+    found += [(figure, estimate(figure, seen)) for figure in shares]
+    return [
+        IntervalRow(
+            phase=phase,
+            figure=str(replace(figure, phase=None)),
+            metric=figure.metric,
+            value=_finite(one.value),
+            low=_finite(one.low),
+            high=_finite(one.high),
+            level=round(1 - seen.alpha, 6),
+            method=one.method,
+            n=one.n,
+            effective_n=None if one.effective_n is None else round(one.effective_n, 1),
+            more_s=_more_s(one.more, span_s),
+        )
+        for figure, one in found
+    ]
+
+
 def judge(texts: list[str], seen: Measured) -> list[SloRow]:
     """A row for each objective.
 
@@ -359,6 +418,7 @@ def _row(objective: Objective, figure: Figure, seen: Measured, phases: int) -> S
         phase=figure.phase,
         phases=phases,
         interval=None if fact else (_finite(found.low), _finite(found.high)),
+        level=None if fact or found.method is None else round(1 - seen.alpha, 6),
         method=None if fact else found.method,
         effective_n=None if fact or found.effective_n is None else round(found.effective_n, 1),
         reason=reason,
@@ -570,29 +630,29 @@ def _by_run(each: list[npt.NDArray[Any]], parts: list[Part]) -> list[npt.NDArray
 def _time(figure: Figure, parts: list[Part], seen: Measured) -> _Evidence:
     each = [(_gaps if figure.metric == "chunk gap" else _times)(figure, part, seen) for part in parts]
     lost, unsure = sum(one.lost for one in each), sum(one.open for one in each)
-    known = _statistic(_by_run([one.known for one in each], parts), figure.quantile)
+    known = _statistic(_by_run([one.known for one in each], parts), figure.quantile, seen.alpha)
     if not unsure:
         reason = None if known.n else Reason.NO_REQUESTS
         return _Evidence(known, reason, lost, 0)
-    best = _statistic(_by_run([one.best for one in each], parts), figure.quantile)
-    worst = _statistic(_by_run([one.worst for one in each], parts), figure.quantile)
+    best = _statistic(_by_run([one.best for one in each], parts), figure.quantile, seen.alpha)
+    worst = _statistic(_by_run([one.worst for one in each], parts), figure.quantile, seen.alpha)
     values = [one.value for one in (known, best) if one.value is not None]
     both = replace(best, value=max(values, default=None), low=best.low, high=worst.high, n=known.n)
     reason = None if known.n else Reason.UNKNOWN_ENDS
     return _Evidence(both, reason, lost, unsure, settled=known)
 
 
-def _statistic(parts: Sequence[npt.NDArray[Any]], quantile: float | None) -> Estimate:
+def _statistic(parts: Sequence[npt.NDArray[Any]], quantile: float | None, alpha: float) -> Estimate:
     """A quantile, the maximum (1.0) or the mean (None) of values of which some may be infinite."""
     n = sum(part.size for part in parts)
     if not n:
         return Estimate(None, None, None, 0)
     if quantile is not None and quantile < 1:
-        return intervals.quantile(parts, quantile)
+        return intervals.quantile(parts, quantile, alpha)
     most = max(float(part.max()) for part in parts)
     if quantile is not None or math.isinf(most):
         return Estimate(most, most, most, n)
-    found = intervals.mean(parts)
+    found = intervals.mean(parts, alpha)
     return found if found.low is None else replace(found, low=max(0.0, found.low))
 
 
@@ -676,10 +736,10 @@ def _share(figure: Figure, parts: list[Part], seen: Measured) -> _Evidence:
         for all_hold, into in ((False, best), (True, worst)):
             every = _in_order(np.where(cancelled, all_hold, holds), counts | cancelled, part)
             into.append(np.concatenate([every, np.full(unknown, all_hold)]))
-    found = intervals.share(_by_run(known, parts))
+    found = intervals.share(_by_run(known, parts), seen.alpha)
     if not unsure:
         return _Evidence(found, None if found.n else Reason.NO_REQUESTS)
-    low, high = (intervals.share(_by_run(each, parts)) for each in (best, worst))
+    low, high = (intervals.share(_by_run(each, parts), seen.alpha) for each in (best, worst))
     both = replace(found, low=low.low, high=high.high, effective_n=low.effective_n, method=low.method)
     return _Evidence(both, None if found.n else Reason.UNKNOWN_ENDS, 0, unsure, settled=found)
 
@@ -711,9 +771,9 @@ def _rate(figure: Figure, parts: list[Part], seen: Measured) -> _Evidence:
     if all(part.keeps_pace for part in parts) and figure.metric not in _OF_TOKENS:
         if all(part.all() for part in answers):
             return _fact(value, n)
-        found, scale = intervals.share(_by_run(answers, parts)), offered
+        found, scale = intervals.share(_by_run(answers, parts), seen.alpha), offered
     else:
-        found, scale = intervals.weighted_rate(moments, weights, spans), 1.0
+        found, scale = intervals.weighted_rate(moments, weights, spans, seen.alpha), 1.0
     low, high = (
         None if end is None or found.value is None else max(0.0, value + scale * (end - found.value))
         for end in (found.low, found.high)

@@ -7,6 +7,7 @@ not be measured is None with its n.
 """
 
 from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,9 @@ import numpy as np
 from loadgen.analysis import figures, validity
 from loadgen.analysis.clientside import client_figures
 from loadgen.analysis.frame import Frame, measured_phases
+from loadgen.analysis.intervals import ALPHA
 from loadgen.analysis.rates import GRAIN_NS, Window, per_s
-from loadgen.analysis.slo import judge, measured_of
+from loadgen.analysis.slo import Measured, SloRow, interval_rows, judge, measured_of
 from loadgen.analysis.stalls import listed, stall_doubts, stalls
 from loadgen.analysis.streaming import streaming
 from loadgen.runread import Run
@@ -28,14 +30,23 @@ POOLED = ("latency_ns", "service_ns", "lag_ns", "by_kind", "by_length", "errors"
 
 
 def summarise(
-    run: Run | Path | str, objectives: list[str] | None = None, frame: Frame | None = None
+    run: Run | Path | str,
+    objectives: list[str] | None = None,
+    frame: Frame | None = None,
+    alpha: float = ALPHA,
 ) -> dict[str, Any]:
     """The summary of a run folder, also of one cut short.
 
-    `objectives` replaces those the profile stated; `frame` holds the run's rows when they were read already.
+    `objectives` replaces those the profile stated; `frame` holds the run's rows when they were read already; `alpha`
+    is the share of intervals that may miss the truth.
     Raises LoadgenError when the folder is no run or an objective cannot be read.
     """
-    seen = measured_of(run, objectives, frame)
+    seen = measured_of(run, objectives, frame, alpha)
+    return summary_of(seen, judge(seen.objectives, seen))
+
+
+def summary_of(seen: Measured, rows: list[SloRow]) -> dict[str, Any]:
+    """The summary of a run that was read, with the objectives' rows."""
     info, frame, spans, told = seen.info, seen.frame, seen.windows, seen.counted
     kinds, parts = info.get("kinds", []), [frame.of_phase(i) for i in range(len(info["phases"]))]
     asked = [_asked(*each) for each in zip(parts, info["phases"], spans, strict=True)]
@@ -74,7 +85,8 @@ def summarise(
         "phases": phases,
         "total": total,
         "server": server,
-        "slo": [row.json() for row in judge(seen.objectives, seen)],
+        "slo": [row.json() for row in rows],
+        "intervals": [asdict(row) for row in interval_rows(seen)],
         "client": client_figures(info, total),
         "first_request_ns": info.get("first_request_ns", {}),
         **({"first_each_ns": each} if (each := info.get("first_each_ns")) else {}),

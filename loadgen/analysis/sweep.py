@@ -16,8 +16,9 @@ from typing import Any
 
 import numpy as np
 
+from loadgen.analysis.blocks import Floats
 from loadgen.analysis.conclusion import OF_THE_ANSWERS
-from loadgen.analysis.contest import DRAWS, Floats, Outcome, contest, effect, front
+from loadgen.analysis.contest import DRAWS, Outcome, contest, effect, front
 from loadgen.analysis.pool import pool
 from loadgen.analysis.slo import Verdict
 from loadgen.analysis.summary import summarise

@@ -11,6 +11,7 @@ from loadgen.cli import (
     capacity,
     check,
     coldstart,
+    compare,
     convert,
     demo,
     env,
@@ -43,6 +44,7 @@ app.add_typer(sweep.app, name="sweep")
 app.add_typer(capacity.app, name="capacity")
 app.command()(report.report)
 app.command()(check.check)
+app.command()(compare.compare)
 app.command()(explain.explain)
 app.command()(lint.lint)
 app.command()(coldstart.coldstart)

@@ -70,6 +70,21 @@ def run(
         typer.Option("--trace-server", help="Have Triton trace every request, for `loadgen explain`."),
     ] = False,
     pin: Annotated[str | None, typer.Option(help="Cores to stay on, e.g. 2,3; workers take turns.")] = None,
+    objective: Annotated[
+        list[str] | None,
+        typer.Option(help='Instead of the profile\'s own, e.g. "latency p99 < 250ms"; may be repeated.'),
+    ] = None,
+    objectives: Annotated[
+        Path | None, typer.Option(help="A YAML file with objectives, instead of the profile's own.")
+    ] = None,
+    repeat: Annotated[
+        int | None,
+        typer.Option(min=1, max=1000, help="So many runs, seed by seed, in one folder and judged together."),
+    ] = None,
+    until_sure: Annotated[
+        str | None,
+        typer.Option(help="Runs until every objective is decided, for at most so long, e.g. 10m."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the text.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress on stderr.")] = False,
 ) -> None:
@@ -78,23 +93,30 @@ def run(
     Exit code: 0 ok, 1 an objective was missed, 2 usage (nothing was sent), 3 the measurement is not valid
     or an objective is undecided, 130 interrupted.
 
+    With --repeat or --until-sure the same command with the --out of runs that were interrupted goes on with them.
+
     Example: loadgen run traffic_profiles/steady.yaml --target grpc://127.0.0.1:8001
     """
     numpy_without_threads()
+    from loadgen.lab.repeat import Repeated, Repeats
+    from loadgen.lab.repeat import repeat as repeat_runs
     from loadgen.lab.run import Order, measure
     from loadgen.lab.watch import known_beside
     from loadgen.traffic.profile import load_profile
 
     read = load_profile(profile)
+    if wanted := objectives_of(objective, objectives):
+        read = read.with_objectives(wanted)
+    if repeat is not None and until_sure is not None:
+        raise LoadgenError("--repeat and --until-sure: give one of them")
+    if plan is not None and (repeat is not None or until_sure is not None):
+        raise LoadgenError("--plan: a saved plan is one set of arrivals; leave out --repeat and --until-sure")
     if plan is not None and seed is not None:
         raise LoadgenError("--seed: a saved plan has its own; leave out --seed or --plan")
     where = target or read.target
     if where is None:
         raise LoadgenError(f"{profile} names no target: add --target http://host:8000 or grpc://host:8001")
-    try:
-        wait_ns = parse_duration(wait)
-    except UnitError as why:
-        raise LoadgenError(f"--wait: {why}") from None
+    wait_ns = _duration("--wait", wait)
     at = parse_target(where)
     with Progress(quiet=quiet) as progress:
         order = Order(
@@ -117,8 +139,31 @@ def run(
             trace_server=trace_server,
             options=connect_options(header, cacert, cert, key, insecure),
         )
-        measured = measure(order)
-    conclude(measured.path, interrupted=measured.interrupted, as_json=as_json)
+        if repeat is None and until_sure is None:
+            measured = measure(order)
+            done = Repeated(measured.path, measured.interrupted)
+        else:
+            limit = None if until_sure is None else _duration("--until-sure", until_sure)
+            done = repeat_runs(order, Repeats(repeat, limit))
+    conclude(done.path, interrupted=done.interrupted, as_json=as_json, error=done.error)
+
+
+def objectives_of(texts: list[str] | None, path: Path | None) -> list[str]:
+    """What --objective and --objectives say; empty for neither."""
+    if texts and path is not None:
+        raise LoadgenError("--objective and --objectives: give one of them")
+    if path is None:
+        return list(texts or ())
+    from loadgen.traffic.objective import load_objectives
+
+    return load_objectives(path)
+
+
+def _duration(option: str, text: str) -> int:
+    try:
+        return parse_duration(text)
+    except UnitError as why:
+        raise LoadgenError(f"{option}: {why}") from None
 
 
 def parse_cores(text: str | None) -> tuple[int, ...]:
@@ -139,11 +184,17 @@ def parse_cores(text: str | None) -> tuple[int, ...]:
 
 
 def conclude(
-    path: Path, *, interrupted: bool, as_json: bool, judge: Callable[[dict[str, Any]], ExitCode] | None = None
+    path: Path,
+    *,
+    interrupted: bool,
+    as_json: bool,
+    judge: Callable[[dict[str, Any]], ExitCode] | None = None,
+    error: LoadgenError | None = None,
 ) -> None:
     """Writes the reports of a run, prints them, and exits with the code that says how it went.
 
-    `judge` makes that code of the summary: `analysis.conclusion.exit_code` if none is given.
+    `judge` makes that code of the summary: `analysis.conclusion.exit_code` if none is given.  `error` says why it could
+    not go on; it is raised after what there is was shown.
     """
     from rich.console import Console
 
@@ -158,6 +209,7 @@ def conclude(
         typer.echo(json.dumps({"run": str(path), **summary}, indent=1))
     else:
         print_summary(summary, Console(highlight=False), None if failed else path)
+    failed += [error] if error is not None else []
     if failed:
         raise failed[0]
     raise typer.Exit(code)

@@ -27,6 +27,7 @@ from loadgen.lab.facts import client_facts, cores_used
 from loadgen.lab.first import First, first_answers
 from loadgen.lab.limits import check_file_limit, check_workers
 from loadgen.lab.loop import new_loop
+from loadgen.lab.model_files import model_files
 from loadgen.lab.relay import start_relay
 from loadgen.lab.sender import FLUSH_S, LocalSender, Sender, Share, Watched
 from loadgen.lab.server_trace import MOST_REQUESTS, find_trace
@@ -161,6 +162,9 @@ class _Run:
             subjects = dict.fromkeys(kind.subject for kind in profile.kinds.values())
             order.say(f"reading {', '.join(subjects)} at {order.target.url}, within {ANSWER_S:g} s an answer")
             models, server = await read_models(control, profile, order.wait_ns, order.options)
+            if self.beside.repository is not None:
+                for name, told in server.get("models", {}).items():
+                    told["files"] = model_files(self.beside.repository / name)
             self.plan = clamped(self.plan, profile, models)
             steps = steps_asked(server, profile)
             if order.trace_server:

@@ -3,7 +3,7 @@
 `run_sweep` makes the folder, `resume_sweep` goes on with one.  The order of the blocks is data (traffic.sweep); here
 is the one loop that drives: bring the model under the block's configuration, warm it until it is steady, measure.
 Every block is a run folder made by `lab.run.measure`; what is finished there is never measured again, so Ctrl-C, a
-crash or a dead server lose one block.  This module must not know which configuration is best.
+crash or a dead server lose one block.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import asyncio
 import json
 import re
 import shutil
-import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,26 +20,24 @@ from typing import TYPE_CHECKING, Any
 
 from loadgen.analysis.sweep import BLOCKS, FORMAT, JOURNAL, finished, read_journal, sweep_of
 from loadgen.connect.options import ConnectOptions
+from loadgen.lab.model_config import READY_NS, ServerUnderTest, bring, is_alive, own_config, why_changed
 from loadgen.lab.run import Order, measure
 from loadgen.lab.steady import WINDOW_NS, warm
-from loadgen.lab.watch import Beside, beside, known_beside
+from loadgen.lab.watch import beside, known_beside
 from loadgen.records import LoadgenError, NotMeasuredError, NotWrittenError
 from loadgen.runfile import RUN, write_atomic
-from loadgen.target import Target, parse_target
+from loadgen.target import parse_target
 from loadgen.traffic.profile import TrafficProfile, parse_profile
 from loadgen.triton import named
-from loadgen.triton.control import Control
-from loadgen.triton.facts import is_ensemble, steps_of
 from loadgen.triton.local import LocalTriton
-from loadgen.triton.overlay import OverlayError, check, only_instances_differ, overlaid
+from loadgen.triton.overlay import OverlayError, check, overlaid
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
 
     from loadgen.traffic.sweep import Block, Sweep
 
 _CUT = "cut"  # where blocks go that were interrupted: their records are kept, they are in no figure
-_READY_NS = 120 * 10**9
 
 
 class BrokenOffError(NotMeasuredError):
@@ -63,21 +60,6 @@ class Swept:
 
     path: Path
     interrupted: bool
-
-
-@dataclass(slots=True)
-class _Server:
-    """The server under test and the configuration its model has now (None: not loaded by us)."""
-
-    control: Target
-    load: Target
-    log: Path | None
-    options: ConnectOptions
-    config: dict[str, Any] | None = None
-    served: Mapping[str, Any] | None = None  # the same as the server tells it, with what it filled in
-    warm: bool = False  # steady under that configuration
-    touched: bool = False  # its model was unloaded by us: it is given back as it was found
-    beside: Beside | None = None
 
 
 def run_sweep(
@@ -182,25 +164,27 @@ class _Drive:
             write_atomic(self.path / JOURNAL, json.dumps(self.journal, indent=1) + "\n")
 
     @contextmanager
-    def _server(self) -> Iterator[_Server]:
+    def _server(self) -> Iterator[ServerUnderTest]:
         if self.journal["target"] is not None:
             target = parse_target(self.journal["target"])
             self.options.check(target)
             name = named.name_at(target)  # of `loadgen serve`: then its log is here, and its process
             log = named.folder_of(name) / "server.log" if name else None
-            server = _Server(target, target, log, self.options, beside=known_beside(target) if name else None)
+            server = ServerUnderTest(
+                target, target, log, self.options, beside=known_beside(target) if name else None
+            )
             try:
                 yield server
             finally:
                 try:
                     if server.touched:
-                        asyncio.run(_own_config(server, self.journal["model"]))
+                        asyncio.run(own_config(server, self.journal["model"]))
                 except LoadgenError as why:
                     self.say(f"{self.journal['model']!r} is not as it was found: {why}")
             return
         with LocalTriton(self.journal["repository"], say=self.say) as own:
             load = own.grpc_target if self.journal["protocol"] == "grpc" else own.http_target
-            yield _Server(
+            yield ServerUnderTest(
                 parse_target(own.http_target),
                 parse_target(load),
                 own.log_path,
@@ -208,11 +192,11 @@ class _Drive:
                 beside=beside(own.facts),
             )
 
-    def _prepare(self, server: _Server) -> None:
+    def _prepare(self, server: ServerUnderTest) -> None:
         """Reads the model's own configuration and checks all that will be made of it.  Raises LoadgenError."""
         model = self.journal["model"]
         self.say(f"reading the configuration of {model}")
-        base = asyncio.run(_own_config(server, model))
+        base = asyncio.run(own_config(server, model))
         if self.journal["base"] not in (None, base):
             raise LoadgenError(f"{self.path}: the configuration of {model!r} is no longer what the sweep began with; "
                                "begin a new sweep")  # fmt: skip
@@ -228,7 +212,7 @@ class _Drive:
         self.journal["base"], self.journal["failed"] = base, {}
         self._save()
 
-    def _block(self, server: _Server, block: Block, which: str) -> bool:
+    def _block(self, server: ServerUnderTest, block: Block, which: str) -> bool:
         """One block; False when it was interrupted.  A configuration that cannot be loaded is left out, with the
         server's reason: the others go on.
         """
@@ -241,16 +225,16 @@ class _Drive:
         except BrokenOffError:
             raise
         except LoadgenError as why:
-            if not asyncio.run(_alive(server)):
+            if not asyncio.run(is_alive(server)):
                 raise BrokenOffError(f"{one.name} at {load}: {why}") from None
             self.journal["failed"][one.name] = str(why)
             self.say(f"{one.name} is left out: {why}")
             self._save()
             return True
 
-    def _bring(self, server: _Server, block: Block) -> bool:
+    def _bring(self, server: ServerUnderTest, block: Block) -> bool:
         """The block's configuration, loaded and warm; False when interrupted."""
-        how = asyncio.run(_bring(server, self.journal["model"], self.configs[block.configuration]))
+        how = asyncio.run(bring(server, self.journal["model"], self.configs[block.configuration]))
         if how["how"] == "kept" and server.warm:
             return True
         server.warm = False
@@ -263,12 +247,12 @@ class _Drive:
         self._save()
         return True
 
-    def _measure(self, server: _Server, block: Block) -> bool:
+    def _measure(self, server: ServerUnderTest, block: Block) -> bool:
         text = self.sweep.block_text(self.traffic, self.sweep.loads[block.load])
         folder = self.path / BLOCKS / block.name
         self._set_aside(folder)
         measured = measure(self._order(server, text, folder, block.seed))
-        why = None if measured.interrupted else asyncio.run(_changed(server, self.journal["model"]))
+        why = None if measured.interrupted else asyncio.run(why_changed(server, self.journal["model"]))
         if measured.interrupted or why:
             self._set_aside(folder)
         if why:
@@ -276,7 +260,7 @@ class _Drive:
             raise BrokenOffError(f"{one.name} at {load} is not counted: {why}")
         return not measured.interrupted
 
-    def _window(self, server: _Server, name: str) -> tuple[Path, bool]:
+    def _window(self, server: ServerUnderTest, name: str) -> tuple[Path, bool]:
         """One window of warming, as a run of its own that is thrown away when it was read."""
         folder = self.path / f"warm-{name}"
         shutil.rmtree(folder, ignore_errors=True)
@@ -285,10 +269,10 @@ class _Drive:
         )
         return measured.path, measured.interrupted
 
-    def _order(self, server: _Server, text: str, folder: Path, seed: int) -> Order:
+    def _order(self, server: ServerUnderTest, text: str, folder: Path, seed: int) -> Order:
         profile = parse_profile(text, self.traffic.name, self.traffic.folder)
         return Order(profile=profile, target=server.load, seed=seed, out=folder, command=self.journal["command"],
-                     wait_ns=_READY_NS, tick=self.tick, beside=server.beside, options=server.options,
+                     wait_ns=READY_NS, tick=self.tick, beside=server.beside, options=server.options,
                      realtime=self.journal.get("realtime", False))  # fmt: skip
 
     def _set_aside(self, folder: Path) -> None:
@@ -300,68 +284,3 @@ class _Drive:
                 folder.rename(aside / f"{folder.name}-{len(list(aside.iterdir())) + 1}")
             except OSError as why:
                 raise NotWrittenError(aside, why) from None
-
-
-async def _alive(server: _Server) -> bool:
-    async with Control(server.control, options=server.options) as control:
-        try:
-            return await control.server_live()
-        except LoadgenError:
-            return False
-
-
-async def _changed(server: _Server, model: str) -> str | None:
-    """Why the model that was just measured is not the one that was loaded; None when it is."""
-    async with Control(server.control, options=server.options) as control:
-        try:
-            config = (await control.model_facts(model)).config
-        except LoadgenError as why:
-            return str(why)
-    return None if config == server.served else f"somebody else loaded {model!r} with another configuration"
-
-
-async def _own_config(server: _Server, model: str) -> dict[str, Any]:
-    """As the repository has it: an override that someone left is gone after an unload."""
-    async with Control(server.control, options=server.options, log=server.log) as control:
-        before = None
-        with suppress(LoadgenError):  # not loaded: looked at after its load
-            before = (await control.model_facts(model)).config
-        _refuse_ensemble(model, before)
-        await control.unload(model)
-        server.touched = True
-        await control.load(model)
-        await control.wait_model_ready(model, timeout_ns=_READY_NS)
-        facts = await control.model_facts(model)
-    if facts.config is None:
-        raise LoadgenError(f"{server.control.url} tells no model configuration: a sweep needs one to change")
-    _refuse_ensemble(model, facts.config)
-    server.config = server.served = dict(facts.config)
-    return dict(facts.config)
-
-
-def _refuse_ensemble(model: str, config: Mapping[str, Any] | None) -> None:
-    if is_ensemble(config):
-        steps = ", ".join(dict.fromkeys(name for name, _ in steps_of(config)))
-        raise LoadgenError(
-            f"{model!r} is an ensemble, which batches nothing itself: a sweep has no setting of it to compare; sweep what it "
-            f"is made of ({steps}), each with a profile that sends to it"
-        )
-
-
-async def _bring(server: _Server, model: str, config: dict[str, Any]) -> dict[str, Any]:
-    """The model under `config`: kept when it is, resized live when only its instances differ, else unloaded,
-    waited for and loaded, so that there are never two copies and its counters begin at 0.
-    """
-    if server.config == config:
-        return {"how": "kept"}
-    live = server.config is not None and only_instances_differ(server.config, config)
-    asked = time.monotonic_ns()
-    async with Control(server.control, options=server.options, log=server.log) as control:
-        server.config = None  # until it is there
-        if not live:
-            await control.unload(model)
-        await control.load(model, config)
-        await control.wait_model_ready(model, timeout_ns=_READY_NS)
-        server.served = (await control.model_facts(model)).config
-    server.config = config
-    return {"how": "resized" if live else "loaded", "load_ns": time.monotonic_ns() - asked}

@@ -11,6 +11,7 @@ import pickle
 import subprocess
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from loadgen.lab.watch_process import WatchOrder
@@ -18,8 +19,6 @@ from loadgen.runfile import WATCH
 from loadgen.triton import named
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from loadgen.connect.options import ConnectOptions
     from loadgen.target import Target
     from loadgen.triton.launch import Running
@@ -30,16 +29,17 @@ _END_S = 3.0
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """What else can be read of the server: its metrics page, its process on this machine."""
+    """What else can be read of the server: its metrics page, its process and its repository on this machine."""
 
     metrics_url: str | None = None
     pid: int | None = None
+    repository: Path | None = None
     asked: bool = False  # the page was named by a person: it is read however short the run is
 
 
 def beside(running: Running) -> Beside:
     """Of a server that we started."""
-    return Beside(running.metrics_url, running.server_pid)
+    return Beside(running.metrics_url, running.server_pid, Path(running.repository))
 
 
 def known_beside(target: Target) -> Beside:

@@ -32,10 +32,10 @@ Figure = dict[str, Any]
 
 
 def charts(frame: Frame, summary: dict[str, Any], info: dict[str, Any]) -> dict[str, Figure]:
-    """Figures by name; one that has nothing to show is left out."""
+    """Figures by name; one that has nothing to show is left out, and of several runs those over time: each has its own."""
     found: dict[str, Figure] = {}
     tried = frame.where(frame.tried)
-    if len(tried):
+    if len(tried) and "runs" not in summary:
         found["over-time"] = latency_over_time(tried, info)
         if tried.sent.any():
             found["lag"] = lag_over_time(tried.where(tried.sent), info)
@@ -44,7 +44,7 @@ def charts(frame: Frame, summary: dict[str, Any], info: dict[str, Any]) -> dict[
     ok = frame.where(frame.ok & frame.sent & np.isin(frame.phase, phases))
     if len(ok):
         found["distribution"] = distribution(ok)
-    if ok.streamed.any():
+    if ok.streamed.any() and "runs" not in summary:
         found |= stream_charts(frame.where(frame.ok & frame.streamed), frame.of_phases(phases), info)
     if summary["server"]["batch_sizes"]:
         found["batches"] = batch_sizes(summary["server"]["batch_sizes"])

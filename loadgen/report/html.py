@@ -53,12 +53,15 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
     environment.filters |= {"duration": words.duration, "rate": words.rate}
     environment.globals["statuses"] = words.statuses
     figures = charts(frame_of(run) if frame is None else frame, summary, run.info)
+    several = "runs" in summary  # their phases are as many times as many
     rows = [
         {"figures": phase, "name": phase["name"], "note": "" if phase["measured"] else "warm-up"}
-        for phase in summary["phases"]
+        for phase in ([] if several else summary["phases"])
     ]
-    if sum(phase["measured"] for phase in summary["phases"]) > 1:
-        rows.append({"figures": summary["total"], "name": "all measured", "note": ""})
+    if several or sum(phase["measured"] for phase in summary["phases"]) > 1:
+        rows.append(
+            {"figures": summary["total"], "name": "all runs" if several else "all measured", "note": ""}
+        )
     return environment.get_template("report.html.j2").render(
         summary=summary,
         rows=rows,
@@ -66,6 +69,12 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         outcomes=OUTCOMES
         + [key for key in SOMETIMES if any(key in row["figures"]["counts"] for row in rows)],
         interval=words.interval,
+        interval_lines=words.interval_lines,
+        method=words.method,
+        until_sure_line=words.until_sure_line(summary) if "until_sure" in summary else None,
+        run_head=words.RUN_HEAD,
+        run_cells=words.run_cells,
+        spread_rows=words.spread_rows(summary.get("between_runs", {})),
         note=words.note,
         observed=words.observed,
         client_line=words.client_line,
@@ -78,7 +87,7 @@ def render(run: Run, summary: dict[str, Any], frame: Frame | None = None) -> str
         stream_notes=words.stream_notes,
         goodput_line=words.goodput_line,
         network_line=words.network_line,
-        burst_lines=words.burst_lines(summary),
+        burst_lines=[] if several else words.burst_lines(summary),
         titles={name: TITLES[name] for name in TITLES if name in figures},
         facts={
             name: json.dumps(run.info.get(name), indent=2, ensure_ascii=False)

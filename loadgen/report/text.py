@@ -16,6 +16,7 @@ from loadgen.analysis.words import amount
 from loadgen.report.table import Row, print_table
 from loadgen.report.words import (
     NONE,
+    RUN_HEAD,
     burst_lines,
     client_line,
     drain_lines,
@@ -24,16 +25,21 @@ from loadgen.report.words import (
     goodput_line,
     input_lines,
     interval,
+    interval_lines,
+    method,
     model_lines,
     network_line,
     note,
     observed,
     rate,
+    run_cells,
     share,
+    spread_rows,
     statuses,
     stream_line,
     stream_notes,
     time_line,
+    until_sure_line,
     use_line,
 )
 from loadgen.runfile import REPORT
@@ -41,6 +47,7 @@ from loadgen.runfile import REPORT
 _MOST_BATCHES = 8
 _BAR = 24
 _MOST_COLUMNS, _FULL = 7, 80  # counts and rates in one table, as long as it fits
+_MOST_RUNS = 20
 _STYLE = {Verdict.PASS: "green", Verdict.FAIL: "bold red", Verdict.INCONCLUSIVE: "yellow"}
 
 
@@ -52,6 +59,7 @@ def print_summary(summary: dict[str, Any], console: Console, path: Path | None =
     summary = _printable(summary, console.encoding)
     _head(summary, console)
     _latencies(summary, console)
+    _repeats(summary, console)
     _streams(summary, console)
     _counts(summary, console)
     _plan(summary, console)
@@ -59,6 +67,8 @@ def print_summary(summary: dict[str, Any], console: Console, path: Path | None =
     _server(summary["server"], console)
     _client(summary, console)
     _objectives(summary["slo"], console)
+    if "until_sure" in summary:
+        console.print(Text(until_sure_line(summary)))
     _doubts(summary["doubts"], console)
     if path is not None:
         console.print()
@@ -92,7 +102,9 @@ def _head(summary: dict[str, Any], console: Console) -> None:
     n = len(summary["doubts"])
     doubts = f", {n} doubt{'s' if n > 1 else ''} below" if n else ""
     word = f"valid{doubts}" if valid else f"NOT VALID{doubts}"
-    state = "" if run["status"] == "finished" else f" ({run['status']})"
+    states = [amount(len(summary["runs"]), "run")] if "runs" in summary else []
+    states += [] if run["status"] == "finished" else [run["status"]]
+    state = f" ({', '.join(states)})" if states else ""
     console.print(
         Text.assemble(
             (word, "bold green" if valid else "bold red"),
@@ -102,6 +114,8 @@ def _head(summary: dict[str, Any], console: Console) -> None:
 
 
 def _rows(summary: dict[str, Any]) -> list[tuple[str, dict[str, Any], bool]]:
+    if "runs" in summary:  # their phases are as many times as many
+        return [("all runs", summary["total"], True)]
     phases = [
         (phase["name"] + ("" if phase["measured"] else " (warm-up)"), phase, phase["measured"])
         for phase in summary["phases"]
@@ -117,6 +131,23 @@ def _latencies(summary: dict[str, Any], console: Console) -> None:
     if len(kinds) > 1:
         rows += [Row(name, _times(kind), apart=not at) for at, (name, kind) in enumerate(kinds.items())]
     print_table(console, head, rows)
+    if lines := interval_lines(summary):
+        console.print()
+    for line in lines:
+        console.print(Text(line))
+
+
+def _repeats(summary: dict[str, Any], console: Console) -> None:
+    """Each of several runs by itself, and the spread between them."""
+    runs, spread = summary.get("runs", ()), summary.get("between_runs", {})
+    rows = [Row(f"run {number}{'' if run['valid'] else ' (not valid)'}", run_cells(run))
+            for number, run in enumerate(runs[:_MOST_RUNS], 1)]  # fmt: skip
+    for at, (name, cells) in enumerate(spread_rows(spread)):
+        rows.append(Row(name, cells, apart=not at))
+    if runs:
+        print_table(console, Row("each run", RUN_HEAD), rows)
+    if len(runs) > _MOST_RUNS:
+        console.print(Text(f"{len(runs) - _MOST_RUNS} more runs are in summary.json", style="dim"))
 
 
 def _streams(summary: dict[str, Any], console: Console) -> None:
@@ -187,6 +218,8 @@ def _counts(summary: dict[str, Any], console: Console) -> None:
 
 
 def _plan(summary: dict[str, Any], console: Console) -> None:
+    if "runs" in summary:
+        return
     lines = [f"drain  {line}" for line in drain_lines(summary)]
     lines += [f"plan  {line}" for line in burst_lines(summary)]
     for at, line in enumerate(lines):
@@ -303,9 +336,13 @@ def _objectives(rows: list[dict[str, Any]], console: Console) -> None:
         console.print(
             Text.assemble(
                 (f"{row['verdict']:<12}", _STYLE[row["verdict"]]),
-                f" {row['objective']}: observed {observed(row)}{between}, n {row['n']}{more}",
+                f" {row['objective']}: observed {observed(row)}{between}, n {row['n']}{_from(row)}{more}",
             )
         )
+
+
+def _from(row: dict[str, Any]) -> str:
+    return f" ({said})" if (said := method(row)) else ""
 
 
 def _doubts(doubts: list[dict[str, Any]], console: Console) -> None:

@@ -6,6 +6,7 @@ Used by every report.  This module must not know where a figure is shown.
 import math
 from typing import Any
 
+from loadgen.analysis.repeats import Stop
 from loadgen.analysis.slo import Reason
 from loadgen.analysis.words import amount
 from loadgen.traffic.objective import DURATIONS, RATES, SHARES, TIMES
@@ -288,14 +289,93 @@ def interval(row: dict[str, Any]) -> str:
     if row["interval"] is None:
         return ""
     low, high = (None if end is None else figure(row["metric"], end) for end in row["interval"])
-    covers = (
-        "95 %: " if row["method"] is not None else ""
-    )  # else what may yet come of some requests: no chance in it
+    # without a method it is what may yet come of some requests: no chance in it
+    covers = f"{100 * row['level']:.4g} %: " if row["method"] is not None else ""
     if low is None and high is None:
         return "unbounded"
     if high is None:
         return f"{covers}at least {low}"
     return f"{covers}{low} to {high}" if low is not None else f"{covers}at most {high}"
+
+
+def method(row: dict[str, Any]) -> str:
+    """Where an interval comes from, and how many independent requests would say as much; "" where there is none."""
+    if row["method"] is None or row["effective_n"] is None:
+        return ""
+    return f"{row['method']}, effective n {row['effective_n']:,.0f}"
+
+
+def interval_lines(summary: dict[str, Any]) -> list[str]:
+    """Of each measured phase its figures with their intervals; what a run cannot tell is said with what is missing."""
+    rows = summary["intervals"]
+    level = f"{100 * rows[0]['level']:.4g} %" if rows else ""
+    return [
+        f"{phase}: {', '.join(_with_interval(row) for row in rows if row['phase'] == phase and row['n'])} ({level} intervals)"
+        for phase in dict.fromkeys(row["phase"] for row in rows if row["n"])
+    ]
+
+
+def _with_interval(row: dict[str, Any]) -> str:
+    name = {"latency p50": "P50", "latency p99": "P99", "latency mean": "mean"}.get(
+        row["figure"], row["figure"]
+    )
+    low, high = (None if end is None else figure(row["metric"], end) for end in (row["low"], row["high"]))
+    value = figure(row["metric"], row["value"])
+    if row["method"] is None and low == high:
+        return f"{name} {value}" if name != "requests/s" else value
+    value = value if name == "requests/s" else f"{name} {value}"
+    if low is not None and high is not None:
+        return f"{value} ({low.removesuffix('/s') if name == 'requests/s' else low} to {high})"
+    more = f"; about {timespan(row['more_s'])} more at this rate would tell" if row["more_s"] else ""
+    said = f"at least {low}" if low is not None else f"at most {high}" if high is not None else "not known"
+    return f"{value} ({said}{more})"
+
+
+def until_sure_line(summary: dict[str, Any]) -> str:
+    """Why no more runs were made until all objectives were decided, and what that rests on: one sentence."""
+    until, runs = summary["until_sure"], len(summary.get("runs", ())) or 1
+    looks = until["looks"]
+    limit = f"within {duration(until['limit_ns'])}"
+    why = {
+        Stop.DECIDED: f"decided after {amount(runs, 'run')}",
+        Stop.TIME_LIMIT: f"undecided after {amount(runs, 'run')}: no other fits {limit}",
+        Stop.NOT_VALID: f"ended with run {runs}, which is not valid: neither is what is judged with it",
+        Stop.UNDECIDABLE: f"ended after {amount(runs, 'run')}: no number of runs decides the rest",
+        None: f"cut short after {amount(runs, 'run')}",
+    }[until["stop"] and Stop(until["stop"])]
+    more = looks[-1]["more_runs"] if looks and until["stop"] != Stop.DECIDED else None
+    would = f"; about {amount(more, 'more run')} would tell" if more else ""
+    together = f"all {len(looks)} looks together" if len(looks) > 1 else "looked at once"
+    rule = (
+        f"wrong in at most {100 * until['error_rate']:g} % of cases, {together} ({until['method']}, at most "
+        f"{amount(until['most_runs'], 'run')} {limit}, {100 * (1 - until['alpha']):.4g} % intervals)"
+    )
+    return f"{why}{would}; {rule}"
+
+
+RUN_HEAD = ["ok", "requests/s", "P50", "P99"]
+
+
+def run_cells(run: dict[str, Any]) -> list[str]:
+    """One of several runs, under RUN_HEAD."""
+    return [str(run["ok"]), rate(run["achieved_per_s"]), duration(run["p50_ns"]), duration(run["p99_ns"])]
+
+
+def spread_rows(between: dict[str, Any]) -> list[tuple[str, list[str]]]:
+    """Mean and standard deviation between runs, under RUN_HEAD; none of a single run."""
+    if not any(between.values()):
+        return []
+    shown = {"achieved_per_s": rate, "p50_ns": duration, "p99_ns": duration}
+    return [
+        (
+            name,
+            [
+                NONE,
+                *(NONE if (held := between[key]) is None else show(held[of]) for key, show in shown.items()),
+            ],
+        )
+        for name, of in (("mean of runs", "mean"), ("standard deviation", "standard_deviation"))
+    ]
 
 
 def note(row: dict[str, Any]) -> str:
@@ -316,7 +396,7 @@ def settling(row: dict[str, Any]) -> list[str]:
     """Why an objective is undecided and what would settle it: none or one sentence without its full stop."""
     if row["reason"] is None:
         return []
-    more = f"about {_span(row['more_s'])} more at this rate would tell" if row["more_s"] else ""
+    more = f"about {timespan(row['more_s'])} more at this rate would tell" if row["more_s"] else ""
     if row["reason"] == Reason.MORE_REQUESTS:
         was = "was" if row["n"] == 1 else "were"
         return [f"at least {row['needed']} requests are needed to pass, {row['n']} {was} judged"] + [
@@ -331,7 +411,7 @@ def settling(row: dict[str, Any]) -> list[str]:
     return [_WHY[row["reason"]]]
 
 
-def _span(seconds: float) -> str:
+def timespan(seconds: float) -> str:
     """6 minutes; whole numbers of the largest unit of which there are two."""
     for unit, size in (("hour", 3600), ("minute", 60)):
         if seconds >= 2 * size:

@@ -6,38 +6,43 @@ Both can be made again at any time from the records.  This module must not know 
 import errno
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from loadgen.analysis.frame import frame_of
-from loadgen.analysis.summary import summarise
+from loadgen.analysis.pool import pool
+from loadgen.analysis.repeats import runs_in, summarise_folders
 from loadgen.records import NotWrittenError
 from loadgen.report.html import render
 from loadgen.runfile import REPORT, SUMMARY, write_atomic
-from loadgen.runread import Run, read_run
 
 
 def write_reports(
-    run_path: Path | str,
+    paths: Path | str | Sequence[Path],
     html_path: Path | None = None,
     failed: Callable[[NotWrittenError], None] | None = None,
 ) -> dict[str, Any]:
-    """The summary, after both files were written; `html_path` puts the page elsewhere.
+    """The summary of a run, of a folder of repeats, or of several of these together, after it was written.
 
-    `failed`, if given, is told why a file could not be written, instead of that being raised.
+    summary.json and report.html go into the folder; of several folders nothing is written but the page, to `html_path`
+    if that is given.  `failed`, if given, is told why a file could not be written, instead of that being raised.
 
-    Raises LoadgenError when the folder is no run, NotWrittenError when it cannot be written to, or `html_path` cannot.
+    Raises LoadgenError when a folder is no run, NotWrittenError when it cannot be written to, or `html_path` cannot.
     """
-    path = Path(run_path)
+    folders = [Path(paths)] if isinstance(paths, str | Path) else list(paths)
     if html_path is not None:
         _check_page(html_path)
-    run: Run = read_run(path)
+    run = pool(runs_in(folders))
     frame = frame_of(run)
-    summary = summarise(run, frame=frame)
+    summary = summarise_folders(folders, frame=frame)
+    path = folders[0] if len(folders) == 1 else None
+    page = html_path or (path and path / REPORT)
     try:
-        write_atomic(path / SUMMARY, dumps(summary))
-        write_atomic(html_path or path / REPORT, render(run, summary, frame))
+        if path is not None:
+            write_atomic(path / SUMMARY, dumps(summary))
+        if page is not None:
+            write_atomic(page, render(run, summary, frame))
     except NotWrittenError as why:
         if failed is None:
             raise
@@ -57,6 +62,22 @@ def _check_page(path: Path) -> None:
             raise NotWrittenError(path, why, "name a file in a writable folder with --html")
 
 
+def write_file(path: Path, text: str, option: str) -> None:
+    """Writes a file that an option names, whole or not at all; through a link, not over it.
+
+    Raises NotWrittenError: also for what is no regular file, such as /dev/stdout, which would be replaced by one.
+    """
+    place = path.resolve()
+    hint = f"name a file in a writable folder with {option}"
+    if place.exists() and not place.is_file():
+        raise NotWrittenError(path, OSError(errno.EINVAL, "not a regular file"), hint)
+    try:
+        write_atomic(place, text)
+    except NotWrittenError as why:
+        raise NotWrittenError(path, why.why, hint) from None
+
+
 def dumps(summary: dict[str, Any]) -> str:
-    """As it stands in summary.json: no NaN, no infinity."""
-    return json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    """As it stands in summary.json: no NaN, no infinity; half a pair of surrogates as JSON escapes it."""
+    text = json.dumps(summary, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")

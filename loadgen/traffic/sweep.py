@@ -301,6 +301,16 @@ def parse_sweep(text: str, name: str, folder: Path = Path()) -> Sweep:
     return sweep
 
 
+def parse_changes(text: str) -> Changes:
+    """One configuration of `configurations`, e.g. `{delay: 5ms, preferred: [4, 8]}`.  Raises ProfileError."""
+    name = f"configuration {text!r}"
+    document = read_document(text, name, "write {} for the model's own")
+    try:
+        return Changes.model_validate(document.data)
+    except ValidationError as error:
+        raise ProfileError(*problems(error, Changes, document, name)) from None
+
+
 def load_sweep(path: Path) -> Sweep:
     """Reads a sweep from a file.  Raises ProfileError, one line a problem."""
     return parse_sweep(read_text(path, "sweep"), str(path), path.parent)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from loadgen.analysis.contest import contest, effect, fit, front, means
+from loadgen.analysis.blocks import fit, means
+from loadgen.analysis.contest import contest, effect, front
 
 
 def most(figures):

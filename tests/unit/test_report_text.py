@@ -53,7 +53,7 @@ def test_an_interval_is_told_alike_everywhere(tmp_path):
     text, html = " ".join(shown(summary).split()), render(read_run(path), summary)
     for one, words in zip(summary["slo"], told, strict=True):
         assert f"observed 20 ms ({words}), n" in text
-        assert f"<td>{words}</td>" in html
+        assert f"<td>{words}" in html
         assert f"observed 20 ms ({words}), n" in judged_words(one | {"blocks": []})
 
 
