@@ -203,7 +203,7 @@ def next_step(settings: Settings, probes: Sequence[Probe]) -> Next | Capacity:
     if not probes:
         return Next(settings.first_load, settings.first_seconds)
     known = capacity_of(settings, probes)
-    if known.answer is Answer.FOUND or spent >= settings.within_seconds:
+    if known.answer is not Answer.UNDECIDED or spent >= settings.within_seconds:
         return known
     found = _next(settings, probes, known)
     if found is None:

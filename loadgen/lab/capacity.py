@@ -136,6 +136,8 @@ def resume_capacity(
 
 def _check(objective: Objective) -> None:
     """Refuses what cannot be made a share of bad requests."""
+    if objective.figure.phase is not None:
+        raise LoadgenError(f"objective {objective.text!r}: probes have no phases; leave the phase out")
     shares = ("failure rate", "rejection rate", "goodput")
     quantile = (
         objective.metric in TIMES
