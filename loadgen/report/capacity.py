@@ -47,9 +47,7 @@ def headline(result: dict[str, Any]) -> str:
     if answer is Answer.BELOW:
         return f"below {load(capacity['high'], unit)} at {wish}: the lowest load that was tried misses it"
     if answer is Answer.CLIENT:
-        return (
-            f"not known at {wish}: the client was the limit, not the server; use --workers or another machine"
-        )
+        return f"not known at {wish}: the client was the limit, not the server; use --realtime where they share cores, --workers, or another machine"
     if capacity["value"] is None:
         ends = [f"above {load(capacity['low'], unit)}"] if capacity["low"] is not None else []
         ends += [f"below {load(capacity['high'], unit)}"] if capacity["high"] is not None else []
