@@ -67,6 +67,15 @@ def begin(
         str | None,
         typer.Option(help="How long the first probes last; default 5s, longer if requests are slow."),
     ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, max=256, help="Processes that send, each with a core to fill.")
+    ] = 1,
+    realtime: Annotated[
+        bool,
+        typer.Option(
+            "--realtime", help="Send under SCHED_FIFO: for a server that shares the client's cores."
+        ),
+    ] = False,
     header: Header = None,
     cacert: CaCert = None,
     cert: Cert = None,
@@ -86,7 +95,7 @@ def begin(
     Exit code: 0 found (or nothing up to --most misses an objective), 1 even the lowest load misses one, 2 usage,
     3 undecided when the time was over or the client was the limit, 130 interrupted.
 
-    Example: loadgen capacity traffic_profiles/steady.yaml --target grpc://127.0.0.1:8001 --objective "latency p99 < 50ms"
+    Example: loadgen capacity begin traffic_profiles/steady.yaml --target grpc://127.0.0.1:8001 --objective "latency p99 < 50ms"
     """
     numpy_without_threads()
     from loadgen.lab.capacity import Asked, run_capacity
@@ -104,6 +113,8 @@ def begin(
         precision=_share(precision),
         within_s=_seconds("--within", within),
         probe_s=None if probe is None else _seconds("--probe", probe),
+        workers=workers,
+        realtime=realtime,
     )
     options = connect_options(header, cacert, cert, key, insecure)
     number = read.seed if seed is None else seed

@@ -57,6 +57,8 @@ class Asked:
     precision: float = 0.04
     within_s: float = 600.0
     probe_s: float | None = None
+    workers: int = 1
+    realtime: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +138,8 @@ def resume_capacity(
 
 def _check(objective: Objective) -> None:
     """Refuses what cannot be made a share of bad requests."""
+    if objective.figure.phase is not None:
+        raise LoadgenError(f"objective {objective.text!r}: probes have no phases; leave the phase out")
     shares = ("failure rate", "rejection rate", "goodput")
     quantile = (
         objective.metric in TIMES
@@ -321,5 +325,7 @@ class _Search:
             wait_ns=_READY_NS,
             tick=self.tick,
             options=self.options,
+            workers=self.journal["asked"].get("workers", 1),
+            realtime=self.journal["asked"].get("realtime", False),
             most_in_flight=most,
         )

@@ -47,23 +47,26 @@ def headline(result: dict[str, Any]) -> str:
     if answer is Answer.BELOW:
         return f"below {load(capacity['high'], unit)} at {wish}: the lowest load that was tried misses it"
     if answer is Answer.CLIENT:
-        return (
-            f"not known at {wish}: the client was the limit, not the server; use --workers or another machine"
-        )
+        return f"not known at {wish}: the client was the limit, not the server; use --realtime where they share cores, --workers, or another machine"
     if capacity["value"] is None:
         ends = [f"above {load(capacity['low'], unit)}"] if capacity["low"] is not None else []
         ends += [f"below {load(capacity['high'], unit)}"] if capacity["high"] is not None else []
         return f"undecided at {wish}: {' and '.join(ends) or 'nothing is known'}"
     said = f"{load(capacity['value'], unit)} ({between(capacity)}) at {wish}"
-    return said if answer is Answer.FOUND else f"about {said}: not yet within {result['precision']:.3g} of it"
+    return (
+        said
+        if answer is Answer.FOUND
+        else f"about {said}: not yet within {100 * result['precision']:.3g} % of it"
+    )
 
 
 def lines(result: dict[str, Any]) -> list[str]:
     """What is said below the answer."""
     seconds, probes = result["load_seconds"], result["probes"]
-    found = [
-        f"{len(probes)} probes, {seconds:.0f} s of load; the interval holds the true capacity in 95 % of searches"
-    ]
+    capacity = result["capacity"]
+    bounded = capacity["value"] is not None and None not in (capacity["low"], capacity["high"])
+    sure = "; in brackets: 95 % interval" if bounded else ""
+    found = [f"{len(probes)} probe{'' if len(probes) == 1 else 's'}, {seconds:.0f} s of load{sure}"]
     if len(result["objectives"]) > 1 and result["limited_by"]:
         found.append(f"limited by {result['limited_by']}")
     if result["answer"] == Answer.UNDECIDED:
