@@ -166,6 +166,19 @@ def arrivals_of(phase: PhasePlan) -> Arrivals | None:
     )
 
 
+def fullest_per_s(whole: Plan, width_ns: int) -> float:
+    """The rate of the fullest window of any phase with planned arrivals; 0 where there is none.  Shorter phases are one
+    window.
+    """
+    peak = 0.0
+    for phase in whole.phases:
+        if phase.due_ns is not None and len(phase.due_ns):
+            width = max(1, min(width_ns, phase.duration_ns or int(phase.due_ns[-1]) + 1))
+            counts = np.bincount(phase.due_ns // width)
+            peak = max(peak, float(counts.max()) * 1e9 / width)
+    return peak
+
+
 def _gap_cv(due: _Ints) -> float | None:
     """None for fewer than two gaps, or where all are due at once."""
     n = len(due) - 1

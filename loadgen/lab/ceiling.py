@@ -16,7 +16,7 @@ import tempfile
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,6 +26,7 @@ from loadgen.engine.pacer import make_pacer
 from loadgen.engine.parts import Shot
 from loadgen.lab.loop import new_loop
 from loadgen.lab.target import make_transport
+from loadgen.planstory import fullest_per_s
 from loadgen.records import LoadgenError, NotWrittenError, PhasePlan, Plan, Tensor
 from loadgen.runfile import RecordWriter, write_atomic
 from loadgen.target import Target, parse_target
@@ -163,10 +164,4 @@ def headroom_warning(
 
 def peak_per_s(plan: Plan) -> float:
     """The fullest second of any open phase; 0 for closed loops, whose rate is the server's choice."""
-    peak = 0.0
-    for phase in plan.phases:
-        if phase.due_ns is not None and len(phase.due_ns):
-            width_ns = min(10**9, max(phase.duration_ns or 0, 1))
-            counts: Any = np.bincount(phase.due_ns // width_ns)
-            peak = max(peak, float(counts.max()) * 1e9 / width_ns)
-    return peak
+    return fullest_per_s(plan, 10**9)
