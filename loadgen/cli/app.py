@@ -23,6 +23,7 @@ from loadgen.cli import (
     repository,
     run,
     serve,
+    size,
     sweep,
 )  # fmt: skip
 
@@ -42,6 +43,7 @@ app.command()(parity.parity)
 app.command()(run.run)
 app.add_typer(sweep.app, name="sweep")
 app.add_typer(capacity.app, name="capacity")
+app.command()(size.size)
 app.command()(report.report)
 app.command()(check.check)
 app.command()(compare.compare)
