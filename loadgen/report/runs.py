@@ -6,6 +6,7 @@ import html
 import math
 from typing import TYPE_CHECKING, Any
 
+from loadgen.analysis.changes import LEAST
 from loadgen.analysis.history import History, Kind, Point, RunRow, Scale, Series, Shift, State, Value
 from loadgen.analysis.slo import Verdict
 from loadgen.analysis.words import amount
@@ -22,7 +23,7 @@ HEAD = [
     "P50",
     "P99",
     "95 %",
-    "asked",
+    "offered",
     "achieved",
     "failed",
     "valid",
@@ -35,7 +36,7 @@ _WIDTH = 40  # of a line of the plot
 _VERDICTS = {Verdict.PASS: "pass", Verdict.FAIL: "FAIL", Verdict.INCONCLUSIVE: "undecided", None: words.NONE}
 _KINDS = {Kind.SWEEP: "a sweep", Kind.COMPARISON: "a comparison", Kind.CAPACITY: "a capacity search",
           Kind.DAMAGED: "damaged", Kind.OTHER: "no run"}  # fmt: skip
-_DEVIATIONS = 1e-4  # a p-value below is shown as such
+_TINY = 1e-4  # a p-value below is not shown
 
 
 def started(text: str | None) -> str:
@@ -81,7 +82,7 @@ def _cells(row: RunRow) -> list[str]:
 
 
 def shift_words(one: Shift, metric: str) -> str:
-    """+21 % (17 to 25 %), p 0.0003."""
+    """+21 % (+17 to +25 %), p 0.0003."""
     if one.scale is Scale.RATIO:
         shift, low, high = (100 * (x - 1) for x in (one.shift, one.low, one.high))
         said = f"{shift:+.3g} % ({low:+.3g} to {high:+.3g} %)"
@@ -90,7 +91,8 @@ def shift_words(one: Shift, metric: str) -> str:
     else:
         said = f"{one.shift:+.3g} ({one.low:+.3g} to {one.high:+.3g})"
     changed = "; the profile's text changed too" if one.profile_changed else ""
-    return f"{said}, p {max(one.p_value, _DEVIATIONS):.2g}{changed}"
+    chance = f"p {one.p_value:.2g}" if one.p_value >= _TINY else f"p < {_TINY:f}".rstrip("0")
+    return f"{said}, {chance}{changed}"
 
 
 def shift_lines(history: History) -> list[str]:
@@ -102,6 +104,13 @@ def shift_lines(history: History) -> list[str]:
             f"change point: {history.figure} of {where} {shift_words(one, history.figure.metric)} from {one.run} "
             f"({started(one.started_at)} UTC) on"
             for one in series.shifts
+        ]
+    most = max(
+        (sum(one.state is State.MEASURED for one in series.points) for series in history.series), default=0
+    )
+    if most < LEAST:
+        return [
+            f"fewer than {LEAST} valid runs of one profile and target: too few to look for a change of {history.figure}"
         ]
     return found or [f"no change point in {history.figure}"]
 
@@ -185,7 +194,6 @@ def over_time(series: Series, history: History) -> dict[str, Any]:
             )
     layout = _layout("start of the run (UTC)", f"{history.figure}{unit}")
     layout["xaxis"] |= {"type": "date"}
-    layout["yaxis"] |= {"rangemode": "tozero"}
     layout["shapes"] = [
         {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": one.started_at, "x1": one.started_at,
          "line": {"color": RED, "dash": "dash"}}

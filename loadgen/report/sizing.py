@@ -22,12 +22,13 @@ _SAID = {
     Caveat.PROPORTIONAL: "capacities are taken to add up, but load balancing loses something: measure {least} different "
     "counts (1:FOLDER 2:FOLDER ...), or the recommended number itself",
     Caveat.FAR_BEYOND: "that is more than twice as many as were measured: the law is drawn far beyond its points",
-    Caveat.MISFIT: "the capacities do not follow the law (p {p:.2g}): the intervals were widened; measure again, longer",
+    Caveat.MISFIT: "the capacities do not follow the law (p {p:.2g}): the intervals were widened; the law knows no servers "
+    "that together carry more than their sum",
     Caveat.NO_UNCERTAINTY: "a capacity without an interval is taken for exact: half of all measurements are too high",
     Caveat.LOWER_BOUND: "the capacity is at least what was found, so fewer may do: search on with a higher --most",
     Caveat.UNDECIDED: "a search was not finished: loadgen capacity resume narrows its interval",
     Caveat.SHORT_FORECAST: "the forecast is no longer than the stretch of its peak: the peak is its mean",
-    Caveat.FEW_AT_PEAK: "the fullest stretch has {at_peak} requests: chance alone is {chance:.0f} % of that; "
+    Caveat.FEW_AT_PEAK: "the fullest stretch has {at_peak} requests: chance moves that by {chance:.0f} % either way; "
     "a longer --peak-over evens it out",
     Caveat.OTHER_OBJECTIVES: "the capacities are of different objectives",
 }

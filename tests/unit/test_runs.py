@@ -9,6 +9,7 @@ import pytest
 
 from loadgen.analysis.history import Kind, Scale, State, read_history
 from loadgen.records import Outcome
+from loadgen.report.runs import over_time
 from loadgen.report.write import write_reports
 from loadgen.traffic.objective import parse_figure
 from tests.support.cli import loadgen
@@ -67,6 +68,26 @@ def test_a_shift_is_found_and_its_size_told(tmp_path):
     assert (shift.run, shift.place, shift.scale, shift.profile_changed) == ("r6", 5, Scale.RATIO, False)
     assert shift.low < 1.3 < shift.high
     assert shift.high - shift.low < 0.2
+
+
+def test_the_chart_has_each_run_with_its_interval_and_the_shift(tmp_path):
+    from plotly.graph_objects import Figure
+
+    for day in range(1, 9):
+        run(tmp_path / f"r{day}", day, 10.0 if day < 6 else 13.0, failed=80 if day == 2 else 0)
+    history = read_history(tmp_path, P50)
+    (series,) = history.series
+    drawn = Figure(over_time(series, history))  # refuses what plotly does not know
+    valid, other = drawn.data
+    assert (len(valid.x), valid.x[0], other.x) == (
+        7,
+        "2026-01-01T03:04:05+00:00",
+        ("2026-01-02T03:04:05+00:00",),
+    )
+    first = series.points[0].value
+    assert (valid.y[0], valid.error_y.array[0]) == (first.value / MS, (first.high - first.value) / MS)
+    assert valid.error_y.arrayminus[0] == (first.value - first.low) / MS
+    assert [line.x0 for line in drawn.layout.shapes] == ["2026-01-06T03:04:05+00:00"]
 
 
 def test_runs_of_other_profiles_and_targets_are_other_series(tmp_path):
