@@ -205,7 +205,7 @@ def next_step(settings: Settings, probes: Sequence[Probe]) -> Next | Capacity:
     known = capacity_of(settings, probes)
     if known.answer is not Answer.UNDECIDED or spent >= settings.within_seconds:
         return known
-    found = _next(settings, probes, known)
+    found = _next(settings, probes)
     if found is None:
         return known
     load = round(found.load) if settings.whole else found.load
@@ -216,10 +216,11 @@ def next_step(settings: Settings, probes: Sequence[Probe]) -> Next | Capacity:
     )
 
 
-def _next(settings: Settings, probes: Sequence[Probe], known: Capacity) -> Next | None:
+def _next(settings: Settings, probes: Sequence[Probe]) -> Next | None:
     """Without regard for what is allowed; None where no probe would say more."""
-    if known.value is not None and known.objective is not None:
-        return _refined(settings, probes, known)
+    limiting = _limiting(probes)
+    if limiting is not None:
+        return _refined(settings, probes, *limiting)
     longest = max(probe.seconds for probe in probes)
     step = 2.0 if longest <= settings.first_seconds else CLOSE
     brackets = [_bracket(probes, place) for place in range(len(probes[0].bad))]
@@ -253,11 +254,8 @@ def _beyond(settings: Settings, probes: Sequence[Probe], load: float, end: float
     return Next(load, 2 * longest) if longest < settings.most_seconds else None
 
 
-def _refined(settings: Settings, probes: Sequence[Probe], known: Capacity) -> Next:
+def _refined(settings: Settings, probes: Sequence[Probe], place: int, line: Line) -> Next:
     """On the side of the limit that says less so far, for as long as the interval probably needs."""
-    place = known.objective or 0
-    line = lines(probes)[place]
-    assert line is not None  # noqa: S101 - the known value is its crossing
     center = line.at(0.0)
     near = [probe for probe in probes if center / WINDOW <= probe.load <= center * WINDOW]
     above = sum(probe.bad[place].n for probe in near if probe.load > center)
@@ -289,20 +287,16 @@ def _informative(probes: Sequence[Probe], place: int, center: float, target: flo
 def capacity_of(settings: Settings, probes: Sequence[Probe]) -> Capacity:
     """What the probes say so far."""
     spent = sum(probe.seconds for probe in probes)
-    each = [
-        (line.at(0.0), *line.interval, place) for place, line in enumerate(lines(probes)) if line is not None
-    ]
-    each = [one for one in each if math.isfinite(one[0]) and one[0] > 0]
-    if each and min(each)[0] <= _least_missed(probes):
-        value, low, high, place = min(each)
+    limiting = _limiting(probes)
+    if limiting is not None:
+        place, line = limiting
+        value, (low, high) = line.at(0.0), line.interval
         low, high = max(low, 0.0), max(high, value)
-        line = lines(probes)[place]
-        seen = line is not None and line.effective >= LEAST_EFFECTIVE
-        narrow = seen and (high - low) / 2 <= settings.tolerance(value)
+        narrow = line.effective >= LEAST_EFFECTIVE and (high - low) / 2 <= settings.tolerance(value)
         if settings.whole:  # the highest number that still meets them
             value, low, high = (float(math.floor(x)) if math.isfinite(x) else x for x in (value, low, high))
         ends = (low if low > 0 else None, high if math.isfinite(high) else None)
-        if settings.least_load <= value < settings.most_load:
+        if ends != (None, None) and settings.least_load <= value < settings.most_load:
             return Capacity(Answer.FOUND if narrow else Answer.UNDECIDED, value, *ends, place, spent)
     most, least = max(probe.load for probe in probes), min(probe.load for probe in probes)
     if most >= settings.most_load and any(_is_below(p) for p in probes if p.load == most):
@@ -317,6 +311,16 @@ def capacity_of(settings: Settings, probes: Sequence[Probe]) -> Capacity:
         if (above - below) / 2 <= (0.5 if settings.whole else settings.precision * value):
             return Capacity(Answer.FOUND, value, below, above, _worst(probes, above), spent)
     return Capacity(Answer.UNDECIDED, None, below, above, None, spent)
+
+
+def _limiting(probes: Sequence[Probe]) -> tuple[int, Line] | None:
+    """The objective whose line crosses first, and the line; None where another one, without a line, is missed before."""
+    each = [(line.at(0.0), place, line) for place, line in enumerate(lines(probes)) if line is not None]
+    saturated = min((probe.load for probe in probes if probe.is_saturated), default=math.inf)
+    first = min(each, key=lambda one: one[0], default=None)
+    if first is None or not 0 < first[0] <= min(saturated, _least_missed(probes)):
+        return None
+    return first[1], first[2]
 
 
 def _least_missed(probes: Sequence[Probe]) -> float:

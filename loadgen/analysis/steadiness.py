@@ -1,7 +1,6 @@
-"""Whether a phase was one state of the server: sustained, without drift, steady.
+"""Whether a phase was one state of the server: sustained, warm from its start, without drift, steady.
 
-Three doubts, of which a phase gets at most one of the last two, and none of them beside `not_sustained`, which
-explains both.  Medians are of service, the server's side.
+A phase gets one of these doubts at most; `not_sustained` explains the others.
 
 * not_sustained (open loop): the backlog, requests due and not yet answered, grew.  Its mean over the last tenth
   of the load is compared with that over the tenth around the middle, scaled by the arrivals there.  It grew when
@@ -10,14 +9,15 @@ explains both.  Medians are of service, the server's side.
   Where arrivals do not come at one rate (a ramp, bursts, stamps of whole seconds) such tenths say little: there the
   backlog at the end of the load is compared, by the same bounds, with what it would have been with the latencies of
   its start.
-* drift: the medians of the first and the last third differ by more than DRIFT.
-* unsteady: in any of ten equal windows the median differs from the phase's by more than DRIFT, beyond what
-  its own sample explains (four standard deviations, from order statistics), or the rate of answers by more than a
+* warm_up, drift, unsteady: the state that loadgen.analysis.steady_state found.
+* unsteady also: in any of ten equal windows the median service time differs from the phase's by more than DRIFT, beyond
+  what its own sample explains (four standard deviations, from order statistics), or the rate of answers by more than a
   quarter and four standard deviations of a count.  Only where at least 30 successes fall in a window and
   a window is longer than five median latencies (else users that move in step look like a changing rate).
   The reason for a quarter: a figure that moves by that much within its own phase does not carry over to another.
+  Short disturbances are seen so that do not change the level.
 
-Both of the latter need a rate that was meant to be constant.  This module must not know the client's figures.
+All but the first need a rate that was meant to be constant.  This module must not know the client's figures.
 """
 
 from itertools import pairwise
@@ -29,6 +29,7 @@ import numpy.typing as npt
 from loadgen.analysis.columns import Ints
 from loadgen.analysis.frame import Frame
 from loadgen.analysis.percentiles import quantile
+from loadgen.analysis.steady_state import State, SteadyState, steady_state
 from loadgen.records import Doubt
 from loadgen.units import show_ns
 
@@ -45,11 +46,42 @@ def doubts(told: dict[str, Any], figures: dict[str, Any], rows: Frame, finished:
         return []
     if finished and told["loop"] == "open" and (found := _not_sustained(told, figures, rows, start, end)):
         return found
-    is_open = told["loop"] == "open"
-    drift = [] if is_open and not _same_ends(rows.due_ns, start, end) else _drift(told, rows, start, end)
-    if drift or (is_open and not _constant(rows.due_ns, start, end)):
-        return drift
-    return _unsteady(told, rows, start, end)
+    return _of_state(told, figures["steady"], rows, start, end)
+
+
+def _of_state(told: dict[str, Any], steady: dict[str, Any], rows: Frame, start: int, end: int) -> list[Doubt]:
+    state, is_open = steady["state"], told["loop"] == "open"
+    if state == State.WARMING_UP:
+        return [_warm_up(told, steady)]
+    if state == State.DRIFT:
+        return [_drift(told, rows, start, end)]
+    if state == State.NOT_CONSTANT or (is_open and not _constant(rows.due_ns, start, end)):
+        return []
+    return _unsteady(told, rows, start, end, steady)
+
+
+def steady_of(told: dict[str, Any], rows: Frame) -> SteadyState | None:
+    """Of one measured phase and its rows; None where no load was sent."""
+    start, end = told.get("start_ns"), told.get("load_end_ns")
+    if start is None or end is None or end <= start:
+        return None
+    is_open, rates = told["loop"] == "open", told.get("rates")
+    constant = not is_open or (
+        _constant(rows.due_ns, start, end)
+        if rates is None
+        else len({rate for pair in rates for rate in pair}) == 1
+    )
+    ok = rows.where(rows.ok & rows.sent)
+    at = ok.due_ns if is_open else ok.sent_ns
+    return steady_state(
+        at,
+        ok.service_ns,
+        ok.done_ns,
+        ok.latency_ns,
+        (start, end),
+        constant=constant,
+        think_ns=told.get("think_ns") or 0,
+    )
 
 
 def backlog(rows: Frame, start: int, end: int) -> float:
@@ -116,12 +148,6 @@ def _per_s(rate: float | None) -> str:
     return f"{rate:,.0f}" if rate >= 100 else f"{rate:.1f}"  # noqa: PLR2004 - digits
 
 
-def _same_ends(due: Ints, start: int, end: int) -> bool:
-    """Whether as many requests were due in the first third as in the last, give or take chance."""
-    first, _, last = _counts(due, start, end, 3).tolist()
-    return bool(abs(first - last) <= 4 * float(np.sqrt(first + last)))
-
-
 def _constant(due: Ints, start: int, end: int) -> bool:
     """Whether arrivals came at one rate all along, give or take chance: no ramp, no burst."""
     counts = _counts(due, start, end, WINDOWS)
@@ -133,25 +159,36 @@ def _counts(at: Ints, start: int, end: int, parts: int) -> npt.NDArray[np.int64]
     return np.histogram(at, np.linspace(start, end, parts + 1))[0].astype(np.int64)
 
 
-def _drift(told: dict[str, Any], rows: Frame, start: int, end: int) -> list[Doubt]:
+def _warm_up(told: dict[str, Any], steady: dict[str, Any]) -> Doubt:
+    declared, detected = steady["declared"], steady["detected"]
+    longer = show_ns(detected["start_ns"] - declared["start_ns"])
+    each = [
+        f"{show_ns(one['p50_ns'] or 0)} in the {name} window ({_seconds(one['start_ns'])} to {_seconds(one['end_ns'])} of the run)"
+        for name, one in (("declared", declared), ("detected steady", detected))
+    ]
+    text = f"phase {told['name']}: its first {longer} were warm-up: median latency {each[0]}, {each[1]}"
+    return Doubt("warm_up", text, f"the figures are of the declared window: warm up for {longer} longer")
+
+
+def _seconds(ns: int) -> str:
+    return f"{ns / 1e9:.3f} s"
+
+
+def _drift(told: dict[str, Any], rows: Frame, start: int, end: int) -> Doubt:
     ok, third = rows.where(rows.ok & rows.sent), (end - start) // 3
     at, service = ok.due_ns if told["loop"] == "open" else ok.sent_ns, ok.service_ns
     first, last = service[at < start + third], service[at >= end - third]
-    if min(first.size, last.size) < DRIFT_LEAST:
-        return []
     a, b = quantile(first, 0.5) or 0, quantile(last, 0.5) or 0
-    if max(a, b) <= DRIFT * min(a, b):
-        return []
     text = (
         f"phase {told['name']}: median service time went from {show_ns(a)} in the first third "
         f"to {show_ns(b)} in the last"
     )
     less = "lower the rate" if told["loop"] == "open" else "use fewer users"
     hint = "warm up for longer" if a > b else f"the server slowed down: no steady state, {less}"
-    return [Doubt("drift", text, hint)]
+    return Doubt("drift", text, hint)
 
 
-def _unsteady(told: dict[str, Any], rows: Frame, start: int, end: int) -> list[Doubt]:
+def _unsteady(told: dict[str, Any], rows: Frame, start: int, end: int, steady: dict[str, Any]) -> list[Doubt]:
     ok = rows.where(rows.ok & rows.sent)
     edges = np.linspace(start, end, WINDOWS + 1)
     at, service = ok.due_ns if told["loop"] == "open" else ok.sent_ns, ok.service_ns
@@ -175,6 +212,10 @@ def _unsteady(told: dict[str, Any], rows: Frame, start: int, end: int) -> list[D
         if np.abs(answers - mean).max() > allowed:
             per_s = answers * (WINDOWS - 1) * 1e9 / (end - start - latency)
             reasons.append(f"{per_s.min():.3g} to {per_s.max():.3g} answers/s")
+    if not reasons and steady["state"] == State.NEVER_SETTLED:
+        names = {"service": "service time", "throughput": "answers/s"}
+        changed = [name for key, name in names.items() if steady[key] == State.NEVER_SETTLED]
+        reasons.append(f"the level of {' and '.join(changed)} changed again and again")
     if not reasons:
         return []
     hint = "see latency over time in report.html; find what disturbed the server, or measure for longer"

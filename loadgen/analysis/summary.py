@@ -20,6 +20,7 @@ from loadgen.analysis.intervals import ALPHA
 from loadgen.analysis.rates import GRAIN_NS, Window, per_s
 from loadgen.analysis.slo import Measured, SloRow, interval_rows, judge, measured_of
 from loadgen.analysis.stalls import listed, stall_doubts, stalls
+from loadgen.analysis.steadiness import steady_of
 from loadgen.analysis.streaming import streaming
 from loadgen.runread import Run
 from loadgen.triton.facts import server_kind
@@ -130,6 +131,7 @@ def _phase(
     planned = told.get("planned") if is_open else None if told.get("duration_ns") else told.get("requests")
     planned = found["tried"] + found["dropped"] if planned is None else planned
     unknown = {"unknown": told["unknown"]} if told.get("unknown") else {}
+    steady = steady_of(told, frame) if told["measured"] else None
     arrivals = told.get("arrivals")  # of an open loop; older runs do not tell
     return {
         "name": told["name"],
@@ -140,6 +142,7 @@ def _phase(
         "span_ns": span.span_ns,
         "load_ns": _load_ns(told),
         "drain_ns": _drain_ns(told),
+        "steady": steady and asdict(steady),
         "plan": arrivals and {key: arrivals.get(key) for key in BURSTINESS},
         "counts": {"planned": planned, **found, **unknown, **_never_sent(planned, found, told)},
         "offered_per_s": per_s(*asked),

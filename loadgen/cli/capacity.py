@@ -95,7 +95,7 @@ def begin(
     Exit code: 0 found (or nothing up to --most misses an objective), 1 even the lowest load misses one, 2 usage,
     3 undecided when the time was over or the client was the limit, 130 interrupted.
 
-    Example: loadgen capacity traffic_profiles/steady.yaml --target grpc://127.0.0.1:8001 --objective "latency p99 < 50ms"
+    Example: loadgen capacity begin traffic_profiles/steady.yaml --target grpc://127.0.0.1:8001 --objective "latency p99 < 50ms"
     """
     numpy_without_threads()
     from loadgen.lab.capacity import Asked, run_capacity

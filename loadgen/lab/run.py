@@ -199,6 +199,10 @@ class _Run:
 
     def _open_folder(self, server: dict[str, Any], first: First) -> RunFolder:
         order, profile, cap = self.order, self.order.profile, self.order.profile.cap
+        # [at its start, at its end] of each segment; a saved plan may be of other rates
+        rates = {} if order.plan_file else {
+            p.name: [[one.start_per_s, one.end_per_s] for one in p.open.rate] for p in profile.phases if p.open
+        }  # fmt: skip
         info: dict[str, Any] = {
             "format": FORMAT, "id": self.path.name, "started_at": self.started, "origin_ns": None, "status": "running",
             "seed": self.plan.seed, "plan_file": order.plan_file and str(order.plan_file), "target": order.target.url, "command": order.command,
@@ -211,7 +215,7 @@ class _Run:
             "objectives": [o.text for o in profile.objectives],
             "phases": [{"name": p.name, "loop": p.loop, "measured": p.measured, "duration_ns": p.duration_ns,
                         "users": p.users, "requests": p.requests, "think_ns": p.think_ns, "planned": None if p.due_ns is None else len(p.due_ns),
-                        "plan": p.facts, "arrivals": (told := arrivals_of(p)) and asdict(told), "start_ns": None, "load_end_ns": None, "end_ns": None, "max_in_flight": 0, "followed": 0,
+                        "plan": p.facts, "rates": rates.get(p.name), "arrivals": (told := arrivals_of(p)) and asdict(told), "start_ns": None, "load_end_ns": None, "end_ns": None, "max_in_flight": 0, "followed": 0,
                         "cap_waits": 0, "cpu_ns": 0, "cpu_max_ns": 0, "loop_lag_ns": None} for p in self.plan.phases],
             "server": server, "client": client_facts(), "first_request_ns": first.ns, "first_each_ns": first.each_ns, "cold_start": order.cold_start, "network": self.network, "metrics": self.metrics, "doubts": [],
         }  # fmt: skip
