@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from loadgen.traffic.phases import Phase
     from loadgen.traffic.trace import Trace
 
+_MOST = 1e9  # of any load
 _YAML = (".yaml", ".yml", ".json")
 _ALLOWED = 'allowed: a rate ("900/s"), a range ("800/s to 1000/s"), users ("40 users"), a profile, a rate curve or a trace'
 
@@ -90,8 +91,8 @@ def parse_load(text: str, what: str) -> tuple[float, Unit]:
             value, unit = parse_rate(text), Unit.RATE
         except UnitError as why:
             raise LoadgenError(f"{what}: {why}; or a number of users") from None
-    if value <= 0:
-        raise LoadgenError(f"{what} {text}: allowed: above 0")
+    if not 0 < value <= _MOST:
+        raise LoadgenError(f"{what} {text}: allowed: above 0, at most {_MOST:g}")
     return value, unit
 
 

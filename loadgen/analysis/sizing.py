@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 _FEW = 400  # requests in the fullest stretch of a trace: chance alone moves it by 10 %
 _FAR = 2  # times the largest count measured
+_LEAST_LOAD = 1e-6  # of a capacity: less is none
 _MILLION_HOURS = 1e6 / 3600
 _LOAD = r"\d+(?:\.\d+)?\s*(?:/\s*[smh]|users?)"
 
@@ -154,11 +155,15 @@ class Sizing:
             "used_at_peak": self.used_at_peak,
             "cost": None if self.cost is None else asdict(self.cost),
             "caveats": list(self.caveats),
-            "usl": usl and {
-                "rate": asdict(usl.rate), "contention": asdict(usl.contention), "coherency": asdict(usl.coherency),
-                "best": usl.best, "p_value": usl.p_value,
+            "usl": usl
+            and {
+                "rate": asdict(usl.rate),
+                "contention": asdict(usl.contention),
+                "coherency": asdict(usl.coherency),
+                "best": usl.best,
+                "p_value": usl.p_value,
             },
-        }  # fmt: skip
+        }
         checked: dict[str, Any] = finite_only(found)
         return checked
 
@@ -171,7 +176,7 @@ def read_capacity_file(path: Path, count: int | None = 1) -> Capacity:
     """
     file = path / RESULT if path.is_dir() else path
     try:
-        result = json.loads(file.read_text(encoding="utf-8"))
+        result = finite_only(json.loads(file.read_text(encoding="utf-8")))
     except FileNotFoundError:
         hint = f"; loadgen capacity show {path} writes it" if path.is_dir() else ""
         raise LoadgenError(
@@ -188,9 +193,9 @@ def read_capacity_file(path: Path, count: int | None = 1) -> Capacity:
     except (KeyError, TypeError, ValueError):
         raise LoadgenError(f"{file}: no result of loadgen capacity (capacity, objectives, answer)") from None
     value, low, high = ends
-    if low is None or low <= 0:
+    if low is None or low < _LEAST_LOAD:
         raise NotMeasuredError(
-            f"{file}: the search knows no load that meets the objectives ({answer}), so no number of servers can be named"
+            f"{file}: the search has no lower end of its capacity ({answer}), so no number of servers is sure; loadgen capacity resume goes on"
         )
     count = count or _instances(folders)
     if count is None:

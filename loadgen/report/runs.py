@@ -34,8 +34,13 @@ HEAD = [
 ]
 _WIDTH = 40  # of a line of the plot
 _VERDICTS = {Verdict.PASS: "pass", Verdict.FAIL: "FAIL", Verdict.INCONCLUSIVE: "undecided", None: words.NONE}
-_KINDS = {Kind.SWEEP: "a sweep", Kind.COMPARISON: "a comparison", Kind.CAPACITY: "a capacity search",
-          Kind.DAMAGED: "damaged", Kind.OTHER: "no run"}  # fmt: skip
+_KINDS = {
+    Kind.SWEEP: "a sweep",
+    Kind.COMPARISON: "a comparison",
+    Kind.CAPACITY: "a capacity search",
+    Kind.DAMAGED: "damaged",
+    Kind.OTHER: "no run",
+}
 _TINY = 1e-4  # a p-value below is not shown
 
 
@@ -195,15 +200,29 @@ def over_time(series: Series, history: History) -> dict[str, Any]:
     layout = _layout("start of the run (UTC)", f"{history.figure}{unit}")
     layout["xaxis"] |= {"type": "date"}
     layout["shapes"] = [
-        {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "x0": one.started_at, "x1": one.started_at,
-         "line": {"color": RED, "dash": "dash"}}
+        {
+            "type": "line",
+            "yref": "paper",
+            "y0": 0,
+            "y1": 1,
+            "x0": one.started_at,
+            "x1": one.started_at,
+            "line": {"color": RED, "dash": "dash"},
+        }
         for one in series.shifts
-    ]  # fmt: skip
+    ]
     layout["annotations"] = [
-        {"x": one.started_at, "y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False,
-         "font": {"color": RED}, "text": html.escape(shift_words(one, metric).partition(",")[0])}
+        {
+            "x": one.started_at,
+            "y": 1,
+            "yref": "paper",
+            "yanchor": "bottom",
+            "showarrow": False,
+            "font": {"color": RED},
+            "text": html.escape(shift_words(one, metric).partition(",")[0]),
+        }
         for one in series.shifts
-    ]  # fmt: skip
+    ]
     return {"data": traces, "layout": layout | {"height": 420, "showlegend": len(traces) > 1}}
 
 

@@ -136,8 +136,13 @@ def test_three_counts_scale_from_the_largest():
 def result(folder, answer="found", value=212, low=205, high=219, unit="requests/s", probes=()):
     folder.mkdir(parents=True, exist_ok=True)
     capacity = {"value": value, "low": low, "high": high, "unit": unit}
-    held = {"answer": answer, "capacity": capacity, "objectives": ["latency p99 < 50ms"], "target": "http://x",
-            "probes": list(probes)}  # fmt: skip
+    held = {
+        "answer": answer,
+        "capacity": capacity,
+        "objectives": ["latency p99 < 50ms"],
+        "target": "http://x",
+        "probes": list(probes),
+    }
     (folder / "result.json").write_text(json.dumps(held))
     return folder
 
@@ -153,7 +158,7 @@ def test_at_least_is_a_lower_bound_and_below_is_nothing_to_size_with(tmp_path):
     found = size([held], read_forecast("900/s", M))
     assert (found.servers.low, found.recommended) == (None, 3)
     assert Caveat.LOWER_BOUND in found.caveats
-    with pytest.raises(NotMeasuredError, match=r"no load that meets the objectives \(below\)"):
+    with pytest.raises(NotMeasuredError, match=r"no lower end of its capacity \(below\)"):
         read_capacity_file(result(tmp_path, "below", None, None, 5))
 
 

@@ -38,9 +38,14 @@ def run(
         for i, t in enumerate(times)
     ]
     build(
-        folder, rows, id=folder.name, started_at=f"2026-01-{day:02}T03:04:05+00:00", target=target,
-        profile={"name": name, "text": f"name: {name}\n", "sha256": over.pop("sha256", "0" * 64)}, **over,
-    )  # fmt: skip
+        folder,
+        rows,
+        id=folder.name,
+        started_at=f"2026-01-{day:02}T03:04:05+00:00",
+        target=target,
+        profile={"name": name, "text": f"name: {name}\n", "sha256": over.pop("sha256", "0" * 64)},
+        **over,
+    )
     if written:
         write_reports(folder)
     return folder
@@ -101,8 +106,9 @@ def test_runs_of_other_profiles_and_targets_are_other_series(tmp_path):
         )
     found = read_history(tmp_path, P50)
     assert [(one.target, len(one.points), one.shifts) for one in found.series] == [
-        ("http://a:8000", 4, ()), ("http://b:8000", 4, ())
-    ]  # fmt: skip
+        ("http://a:8000", 4, ()),
+        ("http://b:8000", 4, ()),
+    ]
     only = read_history(tmp_path, P50, target="http://b:8000", last=3)
     assert [row.name for row in only.runs] == ["r4", "r6", "r8"]
     assert read_history(tmp_path, P50, profile="other").runs == ()
@@ -164,8 +170,15 @@ def test_repeats_are_their_runs_and_other_folders_are_named(tmp_path):
     found = read_history(tmp_path, P50)
     assert [row.name for row in found.runs] == ["many/1", "many/2"]
     kinds = {one.name: one.kind for one in found.others}
-    assert kinds == {"s": Kind.SWEEP, "c": Kind.CAPACITY, "x": Kind.OTHER, "bad": Kind.DAMAGED,
-                     "worse": Kind.DAMAGED, "new": Kind.DAMAGED, "list": Kind.DAMAGED}  # fmt: skip
+    assert kinds == {
+        "s": Kind.SWEEP,
+        "c": Kind.CAPACITY,
+        "x": Kind.OTHER,
+        "bad": Kind.DAMAGED,
+        "worse": Kind.DAMAGED,
+        "new": Kind.DAMAGED,
+        "list": Kind.DAMAGED,
+    }
     assert all(one.why for one in found.others if one.kind is Kind.DAMAGED)
 
 
