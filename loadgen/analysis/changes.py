@@ -16,7 +16,7 @@ p-value times the number of places (Bonferroni).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -58,16 +58,18 @@ def change_points(values: npt.ArrayLike, errors: npt.ArrayLike, alpha: float = A
 def _placed(y: Floats, own: Floats, places: list[int], alpha: float) -> list[ChangePoint]:
     """Each change where it is largest between its neighbours; without those that are not significant there."""
     while True:
-        edges = [0, *places, y.size]
-        found = []
-        for before, after in zip(edges[:-2], edges[2:], strict=True):
-            one = _change(y[before:after], own[before:after])
+        changes: list[ChangePoint] = []
+        begin = 0
+        for end in [*places[1:], y.size][: len(places)]:
+            one = _change(y[begin:end], own[begin:end])
             if one is not None:
-                found.append(ChangePoint(before + one.place, one.p_value, one.shift, one.low, one.high))
-        worst = max(found, key=lambda one: one.p_value, default=None)
-        if len(found) == len(places) and (worst is None or worst.p_value <= alpha):
-            return found
-        places = sorted({one.place for one in found if one is not worst or one.p_value <= alpha})
+                begin += one.place
+                changes.append(replace(one, place=begin))
+        worst = max(changes, key=lambda one: one.p_value, default=None)
+        sure = worst is None or worst.p_value <= alpha
+        if sure and len(changes) == len(places):
+            return changes
+        places = [one.place for one in changes if sure or one is not worst]
 
 
 def _change(y: Floats, own: Floats) -> ChangePoint | None:

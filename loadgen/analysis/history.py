@@ -56,7 +56,7 @@ class State(StrEnum):
 
 
 class Scale(StrEnum):
-    """How a shift is told."""
+    """How a shift is expressed."""
 
     RATIO = auto()  # new level / old level
     DIFFERENCE = auto()
@@ -166,8 +166,8 @@ class History:
 
     def json(self) -> dict[str, Any]:
         """For scripts."""
-        found: dict[str, Any] = finite_only(asdict(self) | {"format": 1, "figure": str(self.figure)})
-        return found
+        document: dict[str, Any] = finite_only(asdict(self) | {"format": 1, "figure": str(self.figure)})
+        return document
 
 
 def read_history(
@@ -202,8 +202,10 @@ def read_history(
             summary = _summary(path)
             rows.append(_row(name, path, summary))
         except (LoadgenError, KeyError, TypeError, ValueError, AttributeError, OSError) as why:
-            said = str(why) if isinstance(why, LoadgenError) else f"{path}: {RUN} lacks or has wrong: {why}"
-            others.append(Other(name, Kind.DAMAGED, said))
+            message = (
+                str(why) if isinstance(why, LoadgenError) else f"{path}: {RUN} lacks or has wrong: {why}"
+            )
+            others.append(Other(name, Kind.DAMAGED, message))
             continue
         summaries[name] = summary
     rows = [
@@ -231,9 +233,9 @@ def _summary(path: Path) -> dict[str, Any]:
         written = (path / SUMMARY).stat().st_mtime_ns
         sources = [path / RUN, *path.glob("records*.arrow")]
         if all(file.stat().st_mtime_ns <= written for file in sources):
-            held = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
-            if isinstance(held, dict) and held.get("format") == FORMAT and held.keys() >= _NEEDED:
-                return held
+            summary = json.loads((path / SUMMARY).read_text(encoding="utf-8"))
+            if isinstance(summary, dict) and summary.get("format") == FORMAT and summary.keys() >= _NEEDED:
+                return summary
     except (OSError, ValueError):
         pass  # there is none, or it was cut
     return summarise(path)
@@ -266,15 +268,15 @@ def _row(name: str, path: Path, summary: dict[str, Any]) -> RunRow:
 
 def _sha256(path: Path) -> str | None:
     try:
-        held = json.loads((path / RUN).read_text(encoding="utf-8"))["profile"]["sha256"]
+        sha256 = json.loads((path / RUN).read_text(encoding="utf-8"))["profile"]["sha256"]
     except (OSError, ValueError, KeyError, TypeError):
         return None
-    return str(held)
+    return str(sha256)
 
 
 def _latency(summary: dict[str, Any], quantile: float) -> Value:
-    found = _stored(summary, Figure("latency", quantile), all_succeeded=False)
-    return found or Value(summary["total"]["latency_ns"]["p50" if quantile == 0.5 else "p99"])  # noqa: PLR2004
+    stored = _stored(summary, Figure("latency", quantile), all_succeeded=False)
+    return stored or Value(summary["total"]["latency_ns"]["p50" if quantile == 0.5 else "p99"])  # noqa: PLR2004
 
 
 def _stored(summary: dict[str, Any], figure: Figure, *, all_succeeded: bool = True) -> Value | None:
@@ -305,14 +307,14 @@ def _value(row: RunRow, summary: dict[str, Any], figure: Figure) -> Value:
     if stored is not None:
         return stored
     try:
-        found = estimate(figure, measured_of(Path(row.path)))
+        result = estimate(figure, measured_of(Path(row.path)))
     except (
         LoadgenError,
         ValueError,
         OSError,
     ):  # it has no such phase, kind or model, or its records are damaged
         return Value(None)
-    return Value(found.value, found.low, found.high)
+    return Value(result.value, result.low, result.high)
 
 
 def _series(rows: Sequence[RunRow], summaries: dict[str, dict[str, Any]], figure: Figure) -> Iterator[Series]:
@@ -333,21 +335,22 @@ def _point(row: RunRow, value: Value) -> Point:
 
 def _shifts(figure: Figure, rows: Sequence[RunRow], points: Sequence[Point]) -> Iterator[Shift]:
     places = [place for place, point in enumerate(points) if point.state is State.MEASURED]
-    held = [points[place].value for place in places]
-    values = np.array([one.value for one in held], dtype=np.float64)
+    known_values = [points[place].value for place in places]
+    values = np.array([one.value for one in known_values], dtype=np.float64)
     scale = Scale.DIFFERENCE if figure.metric in SHARES or not (values > 0).all() else Scale.RATIO
     logs = scale is Scale.RATIO
-    errors = np.array([_error(one, logs=logs) for one in held], dtype=np.float64)
+    errors = np.array([_error(one, logs=logs) for one in known_values], dtype=np.float64)
     known = np.isfinite(errors)
     errors[~known] = np.median(errors[known]) if known.any() else 0.0
-    for found in change_points(np.log(values) if logs else values, errors):
-        yield _shift(found, scale, places, rows)
+    for change in change_points(np.log(values) if logs else values, errors):
+        yield _shift(change, scale, places, rows)
 
 
-def _shift(found: ChangePoint, scale: Scale, places: Sequence[int], rows: Sequence[RunRow]) -> Shift:
-    at, before = places[found.place], places[found.place - 1]
+def _shift(change: ChangePoint, scale: Scale, places: Sequence[int], rows: Sequence[RunRow]) -> Shift:
+    at, before = places[change.place], places[change.place - 1]
     shift, low, high = (
-        math.exp(min(x, 700.0)) if scale is Scale.RATIO else x for x in (found.shift, found.low, found.high)
+        math.exp(min(x, 700.0)) if scale is Scale.RATIO else x
+        for x in (change.shift, change.low, change.high)
     )
     return Shift(
         run=rows[at].name,
@@ -357,7 +360,7 @@ def _shift(found: ChangePoint, scale: Scale, places: Sequence[int], rows: Sequen
         shift=shift,
         low=low,
         high=high,
-        p_value=found.p_value,
+        p_value=change.p_value,
         profile_changed=rows[at].profile_sha256 != rows[before].profile_sha256,
     )
 
@@ -381,7 +384,7 @@ def _error(one: Value, *, logs: bool) -> float:
 
 def _when(started_at: str | None) -> datetime:
     try:
-        found = datetime.fromisoformat(started_at or "")
+        start = datetime.fromisoformat(started_at or "")
     except ValueError:
         return datetime.min.replace(tzinfo=UTC)
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
+    return start if start.tzinfo else start.replace(tzinfo=UTC)

@@ -137,9 +137,9 @@ def _fit(count: Floats, value: Floats, error: Floats) -> Floats:
     y = count / value
     weight = value * value / (count * error)  # one over the standard error of N / X
     design = np.column_stack([np.ones_like(count), count - 1, count * (count - 1)]) * weight[:, None]
-    found, _ = nnls(design, y * weight)
-    first = max(float(found[0]), 1e-12)
-    return np.array([1 / first, found[1] / first, found[2] / first])
+    solution, _ = nnls(design, y * weight)
+    first = max(float(solution[0]), 1e-12)
+    return np.array([1 / first, solution[1] / first, solution[2] / first])
 
 
 def _best(law: Floats) -> int | None:

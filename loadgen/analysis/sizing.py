@@ -141,7 +141,7 @@ class Sizing:
     def json(self) -> dict[str, Any]:
         """For scripts."""
         usl = self.usl
-        found = {
+        document = {
             "format": 1,
             "forecast": asdict(self.forecast),
             "capacities": [asdict(one) for one in self.capacities],
@@ -164,7 +164,7 @@ class Sizing:
                 "p_value": usl.p_value,
             },
         }
-        checked: dict[str, Any] = finite_only(found)
+        checked: dict[str, Any] = finite_only(document)
         return checked
 
 
@@ -379,5 +379,5 @@ def _instances(folders: Sequence[Path]) -> int | None:
     except LoadgenError:
         return None
     models = (info.get("server") or {}).get("models") or {}
-    found = {instance_count(facts.get("config")) for facts in models.values()}
-    return found.pop() if len(found) == 1 else None
+    counts = {instance_count(facts.get("config")) for facts in models.values()}
+    return counts.pop() if len(counts) == 1 else None

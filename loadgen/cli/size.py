@@ -75,7 +75,7 @@ def size(
         raise LoadgenError(f"--peak-over: {why}") from None
     if window_ns <= 0:
         raise LoadgenError(f"--peak-over {peak_over}: allowed: above 0, e.g. 1m")
-    found = size_of(
+    sizing = size_of(
         capacities,
         read_forecast(forecast, window_ns, trace_keys),
         headroom=_percent(headroom),
@@ -84,14 +84,14 @@ def size(
         counted=counted,
     )
     if as_json:
-        typer.echo(json.dumps(found.json(), indent=1))
+        typer.echo(json.dumps(sizing.json(), indent=1))
     else:
         from rich.console import Console
 
         from loadgen.report.sizing import print_sizing
 
-        print_sizing(found, Console(highlight=False))
-    if found.recommended is None:
+        print_sizing(sizing, Console(highlight=False))
+    if sizing.recommended is None:
         raise typer.Exit(ExitCode.NOT_VALID)
 
 
@@ -104,11 +104,13 @@ def _capacities(searches: list[str], stated: list[str]) -> tuple[list[Capacity],
         raise LoadgenError(
             "some capacities have a count in front and some have none; allowed: all or none, e.g. 2:FOLDER"
         )
-    found = [read_capacity_file(Path(path), count or (None if unnumbered else 1)) for count, path in split]
+    capacities = [
+        read_capacity_file(Path(path), count or (None if unnumbered else 1)) for count, path in split
+    ]
     for text in stated:
         count, rest = _split(text)
-        found.append(parse_capacity(rest, count or 1))
-    return found, Counted.INSTANCES if unnumbered else Counted.REPLICAS
+        capacities.append(parse_capacity(rest, count or 1))
+    return capacities, Counted.INSTANCES if unnumbered else Counted.REPLICAS
 
 
 def _split(text: str) -> tuple[int | None, str]:
@@ -127,7 +129,7 @@ def _percent(text: str) -> float:
 def _price(text: str) -> Price:
     from loadgen.analysis.sizing import Price
 
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([^\W\d]{1,8}|[$€£])?\s*", text)
-    if found is None:
+    parts = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([^\W\d]{1,8}|[$€£])?\s*", text)
+    if parts is None:
         raise LoadgenError(f'--price {text}: allowed: a number and, if you like, a currency, e.g. "1.20 USD"')
-    return Price(float(found[1]), found[2] or "")
+    return Price(float(parts[1]), parts[2] or "")

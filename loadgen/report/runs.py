@@ -90,22 +90,22 @@ def shift_words(one: Shift, metric: str) -> str:
     """+21 % (+17 to +25 %), p 0.0003."""
     if one.scale is Scale.RATIO:
         shift, low, high = (100 * (x - 1) for x in (one.shift, one.low, one.high))
-        said = f"{shift:+.3g} % ({low:+.3g} to {high:+.3g} %)"
+        text = f"{shift:+.3g} % ({low:+.3g} to {high:+.3g} %)"
     elif metric in SHARES:
-        said = f"{100 * one.shift:+.3g} points ({100 * one.low:+.3g} to {100 * one.high:+.3g})"
+        text = f"{100 * one.shift:+.3g} points ({100 * one.low:+.3g} to {100 * one.high:+.3g})"
     else:
-        said = f"{one.shift:+.3g} ({one.low:+.3g} to {one.high:+.3g})"
+        text = f"{one.shift:+.3g} ({one.low:+.3g} to {one.high:+.3g})"
     changed = "; the profile's text changed too" if one.profile_changed else ""
     chance = f"p {one.p_value:.2g}" if one.p_value >= _TINY else f"p < {_TINY:f}".rstrip("0")
-    return f"{said}, {chance}{changed}"
+    return f"{text}, {chance}{changed}"
 
 
 def shift_lines(history: History) -> list[str]:
     """The change points of every series, oldest first; a line that there is none."""
-    found = []
+    changes = []
     for series in history.series:
         where = f"{series.profile} at {series.target}"
-        found += [
+        changes += [
             f"change point: {history.figure} of {where} {shift_words(one, history.figure.metric)} from {one.run} "
             f"({started(one.started_at)} UTC) on"
             for one in series.shifts
@@ -117,7 +117,7 @@ def shift_lines(history: History) -> list[str]:
         return [
             f"fewer than {LEAST} valid runs of one profile and target: too few to look for a change of {history.figure}"
         ]
-    return found or [f"no change point in {history.figure}"]
+    return changes or [f"no change point in {history.figure}"]
 
 
 def other_lines(history: History) -> list[str]:
@@ -136,9 +136,9 @@ def print_history(history: History, console: Console) -> None:
             if len(series.points) > 1:
                 _print_series(series, history, console)
     console.print()
-    said = [] if history.runs else [f"no runs in {history.folder}"]
-    said += shift_lines(history) if any(len(one.points) > 1 for one in history.series) else []
-    for line in said + other_lines(history):
+    notes = [] if history.runs else [f"no runs in {history.folder}"]
+    notes += shift_lines(history) if any(len(one.points) > 1 for one in history.series) else []
+    for line in notes + other_lines(history):
         console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
@@ -227,18 +227,18 @@ def over_time(series: Series, history: History) -> dict[str, Any]:
 
 
 def _trace(points: list[Point], name: str, color: str, scale: float) -> dict[str, Any]:
-    held = [(point.value.value or 0.0, point.value.low, point.value.high) for point in points]
+    ends = [(point.value.value or 0.0, point.value.low, point.value.high) for point in points]
     return {
         "type": "scatter",
         "mode": "lines+markers" if name == "run" else "markers",
         "line": {"width": 1},
         "name": name,
         "x": [point.started_at for point in points],
-        "y": [value / scale for value, _, _ in held],
+        "y": [value / scale for value, _, _ in ends],
         "error_y": {
             "type": "data",
-            "array": [0.0 if high is None else (high - value) / scale for value, _, high in held],
-            "arrayminus": [0.0 if low is None else (value - low) / scale for value, low, _ in held],
+            "array": [0.0 if high is None else (high - value) / scale for value, _, high in ends],
+            "arrayminus": [0.0 if low is None else (value - low) / scale for value, low, _ in ends],
             "color": color,
             "thickness": 1,
         },

@@ -51,75 +51,75 @@ def _interval(one: Between, show: str = ".0f") -> str:
     return low if low == high else f"{low} to {high}"
 
 
-def headline(found: Sizing) -> str:
+def headline(sizing: Sizing) -> str:
     """6 replicas for 900/s with 1 of them lost and 20 % headroom."""
-    forecast = found.forecast
+    forecast = sizing.forecast
     peak = load(forecast.high, forecast.unit)
     if forecast.low < forecast.high:
         peak = f"{load(forecast.low, forecast.unit)} to {peak}"
     if forecast.source is not Source.NUMBER:
         peak = f"the peak of {forecast.text}, {peak} over {window_words(forecast)}"
-    wants = [f"{found.spare} of them lost"] if found.spare else []
-    wants += [f"{100 * found.headroom:.3g} % headroom"] if found.headroom else []
+    wants = [f"{sizing.spare} of them lost"] if sizing.spare else []
+    wants += [f"{100 * sizing.headroom:.3g} % headroom"] if sizing.headroom else []
     with_ = f" with {' and '.join(wants)}" if wants else ""
-    if found.recommended is None:
-        return f"{_noun(found.counted, None)} of {found.counted} is sure to be enough for {peak}{with_}"
-    return f"{_noun(found.counted, found.recommended)} for {peak}{with_}"
+    if sizing.recommended is None:
+        return f"{_noun(sizing.counted, None)} of {sizing.counted} is sure to be enough for {peak}{with_}"
+    return f"{_noun(sizing.counted, sizing.recommended)} for {peak}{with_}"
 
 
-def lines(found: Sizing) -> list[str]:
+def lines(sizing: Sizing) -> list[str]:
     """What is said below."""
-    unit, servers = found.forecast.unit, found.servers
+    unit, servers = sizing.forecast.unit, sizing.servers
     best = "none" if servers.value is None else f"{servers.value:.0f}"
     ends = "the low end of the capacity's interval"
-    if found.forecast.low < found.forecast.high:
+    if sizing.forecast.low < sizing.forecast.high:
         ends += " and the high end of the forecast"
-    said = [f"needed: {best} ({_interval(servers)}); recommended is the upper end: enough at {ends}"]
-    one = found.each
-    said.append(f"capacity of one: {load(one.value, unit)} ({_interval(one, '.4g')})")
-    if found.used_at_peak is not None:
-        lost = f" with {found.spare} lost" if found.spare else ""
-        said.append(
-            f"at the peak{lost} at most {100 * found.used_at_peak:.0f} % of the capacity's low end is used"
+    result = [f"needed: {best} ({_interval(servers)}); recommended is the upper end: enough at {ends}"]
+    one = sizing.each
+    result.append(f"capacity of one: {load(one.value, unit)} ({_interval(one, '.4g')})")
+    if sizing.used_at_peak is not None:
+        lost = f" with {sizing.spare} lost" if sizing.spare else ""
+        result.append(
+            f"at the peak{lost} at most {100 * sizing.used_at_peak:.0f} % of the capacity's low end is used"
         )
-    if found.usl is not None:
-        law, best_count = found.usl, found.usl.best
-        said.append(
+    if sizing.usl is not None:
+        law, best_count = sizing.usl, sizing.usl.best
+        result.append(
             f"{Law.USL}: contention {_percent(law.contention)}, coherency {_percent(law.coherency)}"
-            + ("" if best_count is None else f"; largest capacity with {_noun(found.counted, best_count)}")
+            + ("" if best_count is None else f"; largest capacity with {_noun(sizing.counted, best_count)}")
         )
-    if found.cost is not None:
-        said += _cost(found)
-    return said
+    if sizing.cost is not None:
+        result += _cost(sizing)
+    return result
 
 
-def caveats(found: Sizing) -> list[str]:
+def caveats(sizing: Sizing) -> list[str]:
     """What to keep in mind, in words."""
-    at_peak = found.forecast.at_peak or 1
+    at_peak = sizing.forecast.at_peak or 1
     facts = {
         "least": scaling.LEAST_COUNTS,
-        "p": 0.0 if found.usl is None else found.usl.p_value,
+        "p": 0.0 if sizing.usl is None else sizing.usl.p_value,
         "at_peak": at_peak,
         "chance": 200 / math.sqrt(at_peak),
     }
-    return [_SAID[one].format(**facts) for one in found.caveats]
+    return [_SAID[one].format(**facts) for one in sizing.caveats]
 
 
 def _percent(one: scaling.Parameter) -> str:
     return f"{100 * one.value:.3g} % ({100 * one.low:.3g} to {100 * one.high:.3g})"
 
 
-def _cost(found: Sizing) -> list[str]:
-    cost = found.cost
+def _cost(sizing: Sizing) -> list[str]:
+    cost = sizing.cost
     if cost is None:
         return []
     unit = f" {cost.currency}" if cost.currency else ""
-    said = [f"cost: {cost.per_hour:.4g}{unit} an hour"]
+    result = [f"cost: {cost.per_hour:.4g}{unit} an hour"]
     if cost.per_million is not None:
-        said[0] += f", {_money(cost.per_million)}{unit} per million requests at the forecast's mean rate"
+        result[0] += f", {_money(cost.per_million)}{unit} per million requests at the forecast's mean rate"
     if cost.per_million_at_peak is not None and cost.per_million_at_peak != cost.per_million:
-        said[0] += f", {_money(cost.per_million_at_peak)}{unit} at its peak"
-    return said
+        result[0] += f", {_money(cost.per_million_at_peak)}{unit} at its peak"
+    return result
 
 
 def _money(one: Between) -> str:
@@ -131,21 +131,21 @@ def _measured(one: Capacity) -> str:
     return f"{load(one.value, one.unit)} ({_interval(Between(one.value, one.low, one.high), '.4g')})"
 
 
-def _rows(found: Sizing) -> list[Row]:
+def _rows(sizing: Sizing) -> list[Row]:
     rows = []
-    for one in sorted(found.capacities, key=lambda c: c.count):
+    for one in sorted(sizing.capacities, key=lambda c: c.count):
         cells = [_measured(one)]
-        if found.usl is not None:
-            law = np.array([[found.usl.rate.value, found.usl.contention.value, found.usl.coherency.value]])
+        if sizing.usl is not None:
+            law = np.array([[sizing.usl.rate.value, sizing.usl.contention.value, sizing.usl.coherency.value]])
             cells.append(load(float(scaling.throughput(one.count, law)[0]), one.unit))
-        rows.append(Row(_noun(found.counted, one.count), [*cells, ", ".join(one.objectives) or words.NONE]))
+        rows.append(Row(_noun(sizing.counted, one.count), [*cells, ", ".join(one.objectives) or words.NONE]))
     return rows
 
 
-def print_sizing(found: Sizing, console: Console) -> None:
+def print_sizing(sizing: Sizing, console: Console) -> None:
     """The capacities, then the answer."""
-    head = ["measured (95 %)", *(["by the law"] if found.usl is not None else []), "objectives"]
-    print_table(console, Row("capacity of", head), _rows(found))
+    head = ["measured (95 %)", *(["by the law"] if sizing.usl is not None else []), "objectives"]
+    print_table(console, Row("capacity of", head), _rows(sizing))
     console.print()
-    for line in [headline(found), *lines(found), *(f"note: {one}" for one in caveats(found))]:
+    for line in [headline(sizing), *lines(sizing), *(f"note: {one}" for one in caveats(sizing))]:
         console.print(line, markup=False, highlight=False, soft_wrap=True)

@@ -66,3 +66,15 @@ def test_the_spread_is_never_less_than_the_runs_own_intervals():
     y = np.array([0.0, 0.001, 0.0, 0.001, 0.05, 0.051, 0.05, 0.051])  # closer together than they can know
     assert places(y, np.full(8, 0.05)) == []
     assert places(y, np.full(8, 0.001)) == [4]
+
+
+def test_changes_are_in_order_apart_and_significant_whatever_the_series():
+    rng = np.random.default_rng(8)
+    for _ in range(150):
+        levels = np.repeat(rng.normal(0, 0.3, 8), rng.integers(1, 7, 8))
+        found = change_points(
+            levels + 0.05 * rng.standard_t(3, levels.size), rng.choice([0, 0.02, 0.1], levels.size)
+        )
+        edges = [0, *(one.place for one in found), levels.size]
+        assert (np.diff(edges) >= 2).all()
+        assert all(one.p_value <= 0.01 for one in found)
