@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from loadgen.analysis import scaling
+from loadgen.analysis.capacity import Answer
 from loadgen.analysis.capacity_result import RESULT
 from loadgen.analysis.forecast import Forecast, Source, Unit, parse_load
 from loadgen.records import LoadgenError, NotMeasuredError
@@ -80,7 +81,7 @@ class Capacity:
     value: float | None
     low: float | None
     high: float | None
-    answer: str = "found"
+    answer: Answer = Answer.FOUND
     objectives: tuple[str, ...] = ()
     target: str | None = None
     stated: bool = False  # on the command line
@@ -186,7 +187,7 @@ def read_capacity_file(path: Path, count: int | None = 1) -> Capacity:
         raise LoadgenError(f"{file}: cannot be read: {why}") from None
     try:
         capacity = result["capacity"]
-        unit, answer = Unit(capacity["unit"]), str(result["answer"])
+        unit, answer = Unit(capacity["unit"]), Answer(result["answer"])
         ends = [None if capacity[key] is None else float(capacity[key]) for key in ("value", "low", "high")]
         objectives, target = tuple(map(str, result["objectives"])), result.get("target")
         folders = [file.parent / str(probe["folder"]) for probe in result.get("probes", [])]
@@ -363,8 +364,8 @@ def _caveats(
         Caveat.FAR_BEYOND: usl is not None and serving is not None and serving > _FAR * largest,
         Caveat.MISFIT: usl is not None and not usl.fits,
         Caveat.NO_UNCERTAINTY: any(one.low == one.value == one.high for one in capacities),
-        Caveat.LOWER_BOUND: usl is None and any(one.high is None for one in capacities),
-        Caveat.UNDECIDED: any(one.answer in {"undecided", "client"} for one in capacities),
+        Caveat.LOWER_BOUND: any(one.answer == Answer.AT_LEAST for one in capacities),
+        Caveat.UNDECIDED: any(one.answer in {Answer.UNDECIDED, Answer.CLIENT} for one in capacities),
         Caveat.SHORT_FORECAST: forecast.window_ns is not None and forecast.window_ns == forecast.span_ns,
         Caveat.FEW_AT_PEAK: forecast.source is Source.TRACE and (forecast.at_peak or 0) < _FEW,
         Caveat.OTHER_OBJECTIVES: len({one.objectives for one in capacities if not one.stated}) > 1,

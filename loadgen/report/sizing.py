@@ -26,7 +26,7 @@ _SAID = {
     "that together carry more than their sum",
     Caveat.NO_UNCERTAINTY: "a capacity without an interval is taken for exact: half of all measurements are too high",
     Caveat.LOWER_BOUND: "the capacity is at least what was found, so fewer may do: search on with a higher --most",
-    Caveat.UNDECIDED: "a search was not finished: loadgen capacity resume narrows its interval",
+    Caveat.UNDECIDED: "a search was not finished: its low end may rest on few probes; loadgen capacity resume narrows it",
     Caveat.SHORT_FORECAST: "the forecast is no longer than the stretch of its peak: the peak is its mean",
     Caveat.FEW_AT_PEAK: "the fullest stretch has {at_peak} requests: chance moves that by {chance:.0f} % either way; "
     "a longer --peak-over evens it out",
@@ -47,7 +47,14 @@ def _noun(counted: Counted, n: float | None) -> str:
 
 
 def _interval(one: Between, show: str = ".0f") -> str:
-    low, high = ("unbounded" if end is None else format(end, show) for end in (one.low, one.high))
+    if one.low is None or one.high is None:
+        ends = [
+            f"{side} {end:{show}}"
+            for side, end in (("at least", one.low), ("at most", one.high))
+            if end is not None
+        ]
+        return " and ".join(ends) or "unbounded"
+    low, high = format(one.low, show), format(one.high, show)
     return low if low == high else f"{low} to {high}"
 
 
