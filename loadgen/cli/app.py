@@ -22,6 +22,7 @@ from loadgen.cli import (
     report,
     repository,
     run,
+    runs,
     serve,
     size,
     sweep,
@@ -45,6 +46,7 @@ app.add_typer(sweep.app, name="sweep")
 app.add_typer(capacity.app, name="capacity")
 app.command()(size.size)
 app.command()(report.report)
+app.command()(runs.runs)
 app.command()(check.check)
 app.command()(compare.compare)
 app.command()(explain.explain)

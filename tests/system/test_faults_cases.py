@@ -184,7 +184,9 @@ def test_441_quick_refusals_beside_160_slow_answers(run):
     refusals = iter(range(10**6))
 
     def answer(n):
-        return (0.15, 200, None) if n == 0 or next(refusals) % 601 >= 441 else (0.0, 429, "slow down")
+        # 160 of 601, evenly: refusals in one block would say little about any other run
+        slow = n == 0 or next(refusals) * 160 % 601 < 160
+        return (0.15, 200, None) if slow else (0.0, 429, "slow down")
 
     with Mock(answer) as mock:
         text = "name: t\nkinds:\n  k: {model: m, length: 4}\nobjectives: ['rejection rate < 50%']\nphases:\n"

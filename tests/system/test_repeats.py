@@ -171,12 +171,12 @@ def test_what_is_undecided_at_the_limit_says_so(tmp_path, profile):
 
 
 def test_looks_go_on_where_they_were_interrupted(tmp_path, profile):
-    out, command = tmp_path / "r", ["run", profile("1s", "latency p50 < 20ms"), "--until-sure", "5s"]
+    out, command = tmp_path / "r", ["run", profile("1s", "latency p50 < 20ms"), "--until-sure", "9s"]
     with Mock(lambda n: (0.04 * (n % 2), 200, None)) as mock:
         assert interrupted_in(2, out, mock, command)[0] == 130
         before = journal_of(out)["until_sure"]
         assert (before["looks"], before["stop"], before["most_runs"] >= 3) == ([], None, True)
-        longer = loadgen(*command[:-1], "9s", "--target", mock.target, "--out", out)
+        longer = loadgen(*command[:-1], "15s", "--target", mock.target, "--out", out)
         assert (longer.code, "another limit" in longer.err) == (2, True)
         assert loadgen(*command, "--target", mock.target, "--out", out, "-q").code == 3
     after = journal_of(out)["until_sure"]
