@@ -189,7 +189,7 @@ def test_441_quick_refusals_beside_160_slow_answers(run):
         return (0.15, 200, None) if slow else (0.0, 429, "slow down")
 
     with Mock(answer) as mock:
-        text = "name: t\nkinds:\n  k: {model: m, length: 4}\nobjectives: ['rejection rate < 50%']\nphases:\n"
+        text = "name: t\nkinds:\n  k: {model: m, length: 4}\nobjectives: ['rejection rate < 10%']\nphases:\n"
         result, summary, _, _ = run(text + "  - {name: load, closed: {users: 160, requests: 601}}\n", mock)
     total = summary["total"]
     assert (total["counts"]["ok"], total["counts"]["rejected"]) == (160, 441)
