@@ -159,6 +159,11 @@ def share(parts: Sequence[npt.NDArray[np.bool_]], alpha: float = ALPHA) -> Estim
 
 def mean(parts: Sequence[npt.NDArray[Any]], alpha: float = ALPHA) -> Estimate:
     """The mean of all values; each part as for `quantile`."""
+    return _mean(parts, alpha, of_tails=True)
+
+
+def _mean(parts: Sequence[npt.NDArray[Any]], alpha: float, *, of_tails: bool) -> Estimate:
+    """`of_tails`: the mean hangs on rare large values, as that of latencies does and a count's does not."""
     n = sum(part.size for part in parts)
     if n == 0:
         return Estimate(None, None, None, 0)
@@ -177,6 +182,8 @@ def mean(parts: Sequence[npt.NDArray[Any]], alpha: float = ALPHA) -> Estimate:
     if own.method is Method.RUNS:
         inflation, freedom = own.inflation, own.freedom
     short = LEAST_OF_MEAN * max(expected, inflation) / n
+    if not of_tails:
+        inflation, freedom, short = own.inflation, own.freedom, LEAST_MEMORIES / own.memories
     if short > 1:
         return Estimate(value, None, None, n, n / inflation, own.method, 1.2 * short)
     half = _t(freedom, alpha) * math.sqrt(variance * inflation / n)
@@ -205,7 +212,7 @@ def weighted_rate(
         pieces = max(1, round(min(WINDOWS, n) * span / total))
         sums, _ = np.histogram(np.clip(at, 0, span), np.linspace(0, span, pieces + 1), weights=weight)
         windows.append(sums * (1e9 * pieces / span))
-    each = mean(windows, alpha)
+    each = _mean(windows, alpha, of_tails=False)
     value = sum(float(weight.sum()) for weight in weights) * 1e9 / total
     if each.low is None or each.high is None or each.value is None:
         return Estimate(value, None, None, n, None, each.method, each.more)
