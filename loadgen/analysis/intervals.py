@@ -68,7 +68,8 @@ class Estimate:
 
     `low` and `high` are None where the data do not bound the figure on that side.  `effective_n`: so many independent
     requests would give the same spread.  `more`: how many times as much data as there is would probably bound it on
-    both sides; None where it is bounded, or nobody can say.
+    both sides; None where it is bounded, or nobody can say.  Of quantiles, `most` is the largest value, and `stretches` how
+    many independent stretches the run has by the dependence that its median shows.
     """
 
     value: float | None
@@ -78,6 +79,8 @@ class Estimate:
     effective_n: float | None = None
     method: Method | None = None
     more: float | None = None
+    most: float | None = None
+    stretches: float | None = None
 
     @property
     def bounded(self) -> bool:
@@ -132,7 +135,17 @@ def quantile(parts: Sequence[npt.NDArray[Any]], q: float, alpha: float = ALPHA) 
     if short > 1:  # what is above or below was hardly seen
         low, high = (low, None) if q >= 0.5 else (None, high)  # noqa: PLR2004 - the median
     more = max(short, ENOUGH * inflation / (n * p), 1.2) if low is None or high is None else None
-    return Estimate(value, low, high, n, n / inflation, own.method, more)
+    return Estimate(
+        value,
+        low,
+        high,
+        n,
+        n / inflation,
+        own.method,
+        more,
+        float(ordered[-1]),
+        n / max(middle.inflation, 1.0),
+    )
 
 
 def share(parts: Sequence[npt.NDArray[np.bool_]], alpha: float = ALPHA) -> Estimate:
@@ -183,7 +196,11 @@ def _mean(parts: Sequence[npt.NDArray[Any]], alpha: float, *, of_tails: bool) ->
         inflation, freedom = own.inflation, own.freedom
     short = LEAST_OF_MEAN * max(expected, inflation) / n
     if not of_tails:
-        inflation, freedom, short = own.inflation, own.freedom, LEAST_MEMORIES / own.memories
+        inflation, freedom, short = (
+            max(own.inflation, 1e-6),
+            own.freedom,
+            LEAST_MEMORIES / max(own.memories, 1e-9),
+        )
     if short > 1:
         return Estimate(value, None, None, n, n / inflation, own.method, 1.2 * short)
     half = _t(freedom, alpha) * math.sqrt(variance * inflation / n)

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 from loadgen.analysis.repeats import Stop
-from loadgen.analysis.slo import Reason
+from loadgen.analysis.slo import Reason, Verdict
 from loadgen.analysis.steady_state import State
 from loadgen.analysis.words import amount
 from loadgen.traffic.objective import DURATIONS, RATES, SHARES, TIMES
@@ -390,6 +390,9 @@ def note(row: dict[str, Any]) -> str:
         parts.append("how many requests were on their way when the run was killed is not known")
     elif n := row["unknown"]:
         parts.append(f"how {n} more would have ended is not known")
+    open_above = (row.get("interval") or (None, 0))[1] is None
+    if row.get("verdict") == Verdict.PASS and open_above and "<" in row["objective"]:
+        parts.append("no request was beyond it")
     return "; ".join([*parts, *settling(row)])
 
 

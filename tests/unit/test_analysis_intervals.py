@@ -146,3 +146,19 @@ def test_an_interval_lies_around_its_value(values, q):
         assert found.low is None or found.low <= found.value
         assert found.high is None or found.high >= found.value
     assert found.bounded or found.more is None or found.more > 1
+
+
+def test_answers_as_regular_as_a_clock_have_a_rate():
+    found = intervals.rate([np.arange(3000) * 1e6], [3 * 10**9])
+    assert found.value == 1000
+    assert 995 < found.low <= 1000 <= found.high < 1005
+
+
+def test_a_run_knows_its_largest_value_and_how_many_independent_stretches_it_has():
+    rng = np.random.default_rng(7)
+    independent = intervals.quantile([rng.exponential(1, 5000)], 0.99)
+    assert independent.stretches > 3500
+    [queue] = mm1(0.8, 1, 5000, rng)
+    found = intervals.quantile([queue], 0.99)
+    assert found.most == queue.max()
+    assert found.stretches < 1000
