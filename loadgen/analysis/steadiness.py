@@ -163,11 +163,16 @@ def _warm_up(told: dict[str, Any], steady: dict[str, Any]) -> Doubt:
     declared, detected = steady["declared"], steady["detected"]
     longer = show_ns(detected["start_ns"] - declared["start_ns"])
     each = [
-        f"{show_ns(one['p50_ns'] or 0)} in the {name} window ({_seconds(one['start_ns'])} to {_seconds(one['end_ns'])} of the run)"
+        f"P50 {show_ns(one['p50_ns'] or 0)}, P99 {show_ns(one['p99_ns'] or 0)} in the {name} window "
+        f"({_seconds(one['start_ns'])} to {_seconds(one['end_ns'])} of the run)"
         for name, one in (("declared", declared), ("detected steady", detected))
     ]
-    text = f"phase {told['name']}: its first {longer} were warm-up: median latency {each[0]}, {each[1]}"
-    return Doubt("warm_up", text, f"the figures are of the declared window: warm up for {longer} longer")
+    text = f"phase {told['name']}: its first {longer} were warm-up: latency {each[0]}, {each[1]}"
+    hint = f"the figures are of the declared window: warm up for {longer} longer"
+    slower = (detected["p50_ns"] or 0) > (declared["p50_ns"] or 0)
+    if slower and steady["service"] == State.WARMING_UP:  # a queue that filled, or a server that changed
+        hint += ", or find what slowed the server down"
+    return Doubt("warm_up", text, hint)
 
 
 def _seconds(ns: int) -> str:

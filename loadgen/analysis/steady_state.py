@@ -149,6 +149,8 @@ def level(values: Floats) -> Level:
     cut = 0
     while cut <= values.size // 2:
         if _one_level(values[cut:]):
+            if cut and _goes_on(values, cut):
+                return Level(State.DRIFT)
             return Level(State.WARMING_UP if cut else State.SETTLED, cut)
         more = mser(values[cut:])
         if not more:
@@ -157,6 +159,14 @@ def level(values: Floats) -> Level:
     means = _means(values, GROUPS)
     trend = kendalltau(np.arange(means.size), means).pvalue < TREND
     return Level(State.DRIFT if trend else State.NEVER_SETTLED)
+
+
+def _goes_on(values: Floats, cut: int) -> bool:
+    """Whether what is left changes at half the pace or more at which the beginning went over into it."""
+    early, late = np.array_split(values[cut:], 2)
+    pace = (early.mean() - late.mean()) / (values.size - cut)
+    before = (values[:cut].mean() - values[cut:].mean()) / values.size
+    return bool(pace * np.sign(before) >= abs(before) / 2)
 
 
 def mser(values: Floats) -> int:

@@ -86,7 +86,14 @@ def test_what_ends_after_the_load_is_in_no_window():
     assert (found.throughput, found.declared.end_ns) == (State.SETTLED, 20 * S)
 
 
-@pytest.mark.parametrize("name", ["steady, exponential", "steady, AR(1), 0.9", "steady, M/M/1, load 0.5"])
+@pytest.mark.parametrize("case", ["drift +20%, lognormal", "drift +100%, exponential"])
+def test_what_changes_on_and_on_is_no_warm_up(case):
+    """The first part of a drift can be cut until a tenth of change is left: that is no steady part."""
+    (_, warming_up, *_), _ = row(case, 5000, 100)
+    assert warming_up <= 0.15  # without a look at the pace: 0.25 and 0.26
+
+
+@pytest.mark.parametrize("name", ["steady, exponential", "steady, AR(1), 0.9", "M/M/1 from empty, load 0.5"])
 def test_steady_phases_are_seldom_called_anything_else(name):
     """5 % at most (docs/steady-state.md); of 60 runs, 6 and more of these have a probability of 8 %."""
     (settled, *_), _ = row(name, 1000, 60)

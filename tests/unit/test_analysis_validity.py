@@ -326,8 +326,8 @@ def test_warm_up_in_a_measured_phase_is_told_with_both_windows(tmp_path, loop):
     phases = [phase(loop=loop, users=4, planned=1000 if loop == "open" else None), WARM]
     doubts, summary = found(tmp_path, rows, phases)
     assert doubts["warm_up"]["text"] == (
-        "phase steady: its first 4 s were warm-up: median latency 10 ms in the declared window (0.000 s to 10.000 s of the "
-        "run), 10 ms in the detected steady window (4.000 s to 10.000 s of the run)"
+        "phase steady: its first 4 s were warm-up: latency P50 10 ms, P99 30 ms in the declared window (0.000 s to 10.000 s "
+        "of the run), P50 10 ms, P99 10 ms in the detected steady window (4.000 s to 10.000 s of the run)"
     )
     assert doubts["warm_up"]["hint"] == "the figures are of the declared window: warm up for 4 s longer"
     assert not {"unsteady", "drift"} & doubts.keys()
@@ -352,6 +352,13 @@ def test_warm_up_in_a_measured_phase_is_told_with_both_windows(tmp_path, loop):
         "p99_ns": 10 * MS,
     }
     assert summary["total"]["latency_ns"]["p99"] == 30 * MS  # figures stay those of the declared window
+
+
+def test_a_phase_that_is_slower_after_its_beginning_may_have_been_disturbed(tmp_path):
+    """Queues that fill are warm-up too, so both causes are named."""
+    rows = [row(i * 10 * MS, (10 if i < 400 else 30) * MS + i % 7 * MS) for i in range(1000)]
+    doubts, _ = found(tmp_path, rows, [phase(planned=1000), WARM])
+    assert "find what slowed the server down" in doubts["warm_up"]["hint"]
 
 
 def test_no_steady_window_is_looked_for_where_the_planned_rate_changes(tmp_path):
