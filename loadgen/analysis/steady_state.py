@@ -7,7 +7,7 @@ The rule, for each of the two signals (docs/steady-state.md: its error rates by 
    the means of equal parts, by the differences of neighbours (von Neumann 1941), without the largest, so that neither
    a trend nor jumps hide themselves.
 2. If not, MSER (White 1997), on means of 5 requests and more, says how much of the beginning to cut, again until the
-   rest passes 1: `warming_up`, if the rest is at least half.
+   rest passes 1: `warming_up`, if the rest is at least half and does not go on changing at half the pace (`drift`).
 3. Otherwise `drift` when the means of the parts have a trend (Mann-Kendall), else `never_settled`.
 
 A change by less than LEAST, a tenth, is `settled` however significant.  Service times count as logarithms: levels
