@@ -166,13 +166,13 @@ def test_a_warm_up_shorter_than_the_concurrency_is_doubted(run):
 
 
 def test_a_server_that_gets_faster_all_along_is_said_to_drift(run):
-    """Case 23: the service time falls from 100 to 10 ms over 150 requests; the warm-up ends long before."""
+    """Case 23: the service time falls from 50 to 10 ms over all of 400 requests; the warm-up ends long before."""
 
     def answer(n):
-        return (max(0.01, 0.1 * 0.985**n), 200, None)
+        return (0.05 * 0.996**n, 200, None)
 
     with Mock(answer) as mock:
-        _, summary, _ = run(CLOSED % ("", 2, 2, 2, 600), mock)
+        _, summary, _ = run(CLOSED % ("", 2, 2, 2, 400), mock)
     [doubt] = [doubt for doubt in summary["doubts"] if doubt["code"] == "drift"]
     assert "in the first third" in doubt["text"]
     assert doubt["hint"] == "warm up for longer"
